@@ -1,0 +1,59 @@
+# The only entry point: people, .ci/run and the README call these targets.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install system demo test soak lint format docs docs-check golden bench clean
+
+help: ## What each target does
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+system: ## Debian/Ubuntu packages, once (root or passwordless sudo; otherwise the apt line is named)
+	@deploy/setup/system-packages
+
+$(VENV)/.runtime: requirements.txt pyproject.toml | system
+	@deploy/setup/check-python $(PYTHON)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.txt
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+install: $(VENV)/.dev ## Build .venv with the exporter in it
+
+demo: $(VENV)/.dev ## Run the exporter against an embedded PP8 server: http://127.0.0.1:10810
+	$(BIN)/sglang-pipeline-exporter demo
+
+test: $(VENV)/.dev ## All tests, under 10 minutes
+	$(BIN)/python -m pytest -m "not soak"
+
+soak: $(VENV)/.dev ## The full counts an issue names; prints tables for docs/measurements.md
+	$(BIN)/python -m pytest -m soak -s --timeout=0
+
+lint: $(VENV)/.dev ## ruff, mypy strict, import-linter, codespell, yamllint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+	$(BIN)/yamllint .
+
+format: $(VENV)/.dev ## Let ruff write the code's shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev ## Rewrite the generated parts of the docs
+	$(BIN)/cog -r README.md docs/*.md
+
+docs-check: $(VENV)/.dev ## Fail if a generated part of the docs is stale
+	$(BIN)/cog --check README.md docs/*.md
+
+golden: $(VENV)/.dev ## Rewrite expected files; review the diff like code
+	$(BIN)/python -m pytest -m "not soak" --update-golden tests/test_golden.py
+
+clean: ## Remove what was built here
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
