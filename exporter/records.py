@@ -74,6 +74,9 @@ class LogLine:
     `None`: cannot be known here (files, containers, recordings without one)."""
     launch: str | None = None
     """Names one launch of the server (systemd invocation id). `None` where there is no such thing."""
+    facts_only: bool = False
+    """Read while looking back for the running server's facts: its batches were counted before or
+    happened before the exporter's first start, so it counts in no series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,7 @@ class RingSamples:
     """New samples of one of the driver's rings, oldest first: (taken_at, value) pairs.
 
     Each value holds for the `nominal_seconds` that end at its own instant. Values: kernel-resident
-    share 0–1 (UTILIZATION), watts (POWER). Check: `nvidia-smi dmon`, though that shows the polled
+    share 0 to 1 (UTILIZATION), watts (POWER). Check: `nvidia-smi dmon`, though that shows the polled
     gauge, not the ring.
     """
 
@@ -207,7 +210,7 @@ class RingSamples:
 
 @dataclass(frozen=True, slots=True)
 class GpmWindow:
-    """Activity between two GPM samples of one GPU, each a share 0–1 of the window."""
+    """Activity between two GPM samples of one GPU, each a share 0 to 1 of the window."""
 
     gpu: int
     started_at: float
