@@ -1,0 +1,261 @@
+"""Records in time order → what is known of servers, stages and GPUs.
+
+Pure: no clock, no input or output. The same records give the same snapshot, live or replayed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from exporter.gpu_state import GpuSeries
+from exporter.records import (
+    Batch,
+    EventKind,
+    FactValue,
+    GpmWindow,
+    GpuGauges,
+    GpuIdentity,
+    GpuProcesses,
+    GpuState,
+    Record,
+    Refusal,
+    RefusedLine,
+    RingSamples,
+    ServerEvent,
+    ServerFacts,
+    StageMap,
+    XidError,
+)
+from exporter.snapshot import (
+    GpuRank,
+    GpuSnapshot,
+    ServerSnapshot,
+    Snapshot,
+    StageSnapshot,
+)
+from exporter.stage_state import StageState
+
+MAX_STAGES = 64
+"""Stages of one server that may be known; more can only be forged."""
+
+
+class _Server:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.facts: dict[str, FactValue] = {}
+        self.stages: dict[tuple[int, int], StageState] = {}
+        self.stage_map: StageMap | None = None
+        self.unverified_lines = 0
+        self.prints_iterations: bool | None = None
+        self.prints_occupancy: bool | None = None
+
+    def stage(self, dp_rank: int, pp_rank: int) -> StageState | None:
+        """The stage, made when first heard of; `None` beyond the bound."""
+        key = (dp_rank, pp_rank)
+        stage = self.stages.get(key)
+        if stage is None and len(self.stages) < MAX_STAGES:
+            stage = self.stages[key] = StageState(dp_rank, pp_rank)
+        return stage
+
+    def fold_facts(self, record: ServerFacts) -> None:
+        if record.new_launch:
+            self.facts = {}
+            self.stage_map = None
+            for stage in self.stages.values():
+                stage.forget_gauges()
+        self.facts.update(record.facts)
+        pp_size = _count(self.facts, "pp_size")
+        if pp_size is None:
+            return
+        known = {
+            (dp_rank, pp_rank)
+            for dp_rank in range(_count(self.facts, "dp_size") or 1)
+            for pp_rank in local_pp_ranks(self.facts, pp_size)
+        }
+        if record.new_launch:
+            self.stages = {key: self.stages[key] for key in self.stages if key[1] < pp_size}
+        for key in sorted(known):
+            self.stage(*key)
+
+
+def _count(facts: Mapping[str, FactValue], key: str) -> int | None:
+    value = facts.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def local_pp_ranks(facts: Mapping[str, FactValue], pp_size: int) -> range:
+    """The pipeline stages whose processes run on this node (SGLang's `_calculate_rank_ranges`)."""
+    nnodes = _count(facts, "nnodes") or 1
+    node_rank = facts.get("node_rank")
+    if nnodes == 1 or not isinstance(node_rank, int):
+        return range(pp_size)
+    nodes_per_stage = max(nnodes // pp_size, 1)
+    stages_per_node = max(pp_size // nnodes, 1)
+    first = stages_per_node * (node_rank // nodes_per_stage)
+    return range(first, min(first + stages_per_node, pp_size))
+
+
+class PipelineModel:
+    """Folds records and answers with snapshots."""
+
+    def __init__(self) -> None:
+        self._servers: dict[str, _Server] = {}
+        self._gpus: dict[int, GpuSeries] = {}
+        self._refused: Counter[Refusal] = Counter()
+        self._unknown_fields = 0
+        self._fold: dict[type, Callable[..., None]] = {
+            Batch: self._fold_batch,
+            ServerEvent: self._fold_event,
+            ServerFacts: lambda r: self.server(r.server).fold_facts(r),
+            RefusedLine: lambda r: self._refused.update((r.reason,)),
+            StageMap: self._fold_map,
+            GpuProcesses: self._fold_processes,
+            GpuIdentity: lambda r: self._gpu(r.gpu).fold_identity(r),
+            RingSamples: lambda r: self._gpu(r.gpu).fold_samples(r),
+            GpmWindow: lambda r: self._gpu(r.gpu).fold_gpm(r),
+            GpuGauges: lambda r: self._gpu(r.gpu).fold_gauges(r),
+            GpuState: lambda r: self._gpu(r.gpu).fold_state(r),
+            XidError: lambda r: self._gpu(r.gpu).xid_errors.update((r.xid,)),
+        }
+
+    def server(self, name: str) -> _Server:
+        """The server of that name, known from now on."""
+        server = self._servers.get(name)
+        if server is None:
+            server = self._servers[name] = _Server(name)
+        return server
+
+    def fold(self, record: Record) -> None:
+        """Takes one record; a kind that says nothing to the model is ignored."""
+        fold = self._fold.get(type(record))
+        if fold is not None:
+            fold(record)
+
+    def _gpu(self, gpu: int) -> GpuSeries:
+        series = self._gpus.get(gpu)
+        if series is None:
+            series = self._gpus[gpu] = GpuSeries(gpu)
+        return series
+
+    def _fold_batch(self, batch: Batch) -> None:
+        server = self.server(batch.server)
+        stage = server.stage(batch.dp_rank, batch.pp_rank)
+        if stage is None:
+            self._refused[Refusal.RANK_OUT_OF_BOUNDS] += 1
+            return
+        self._unknown_fields += batch.unknown_fields
+        if not batch.verified:
+            server.unverified_lines += 1
+        server.prints_iterations = batch.forward_iteration is not None
+        server.prints_occupancy = batch.forward_occupancy_ratio is not None
+        if stage.speaks(batch.tp_rank, batch.logged_at):
+            stage.fold(batch)
+
+    def _fold_event(self, event: ServerEvent) -> None:
+        if event.kind is not EventKind.RETRACTION or event.pp_rank is None:
+            return
+        server = self.server(event.server)
+        stage = server.stage(event.dp_rank or 0, event.pp_rank)
+        if stage is None:
+            self._refused[Refusal.RANK_OUT_OF_BOUNDS] += 1
+        elif stage.speaks(event.tp_rank or 0, event.happened_at):
+            stage.retracted_requests += event.count or 0
+
+    def _fold_map(self, record: StageMap) -> None:
+        server = self.server(record.server)
+        server.stage_map = record
+        for place in record.stages:
+            server.stage(place.dp_rank, place.pp_rank)
+            series = self._gpu(place.gpu)
+            if not series.identity.uuid and place.uuid:
+                series.fold_identity(GpuIdentity(place.gpu, place.uuid))
+
+    def _fold_processes(self, record: GpuProcesses) -> None:
+        """A mapped process that left its GPU is gone, and so is what it claimed last."""
+        running = {process.pid for process in record.processes}
+        for server in self._servers.values():
+            if server.stage_map is None:
+                continue
+            for place in server.stage_map.stages:
+                if place.pid is None or place.gpu not in record.gpus or place.pid in running:
+                    continue
+                stage = server.stage(place.dp_rank, place.pp_rank)
+                if stage is not None and stage.pid == place.pid:
+                    stage.forget_gauges()
+
+    def snapshot(self, now: float) -> Snapshot:
+        """Everything known at `now`, in the clock of the records."""
+        ranks: dict[int, list[GpuRank]] = {}
+        for server in self._servers.values():
+            for place in server.stage_map.stages if server.stage_map else ():
+                ranks.setdefault(place.gpu, []).append(
+                    GpuRank(server.name, place.dp_rank, place.pp_rank, place.tp_rank)
+                )
+        return Snapshot(
+            taken_at=now,
+            servers=tuple(self._server_snapshot(s, now) for s in self._servers.values()),
+            gpus=tuple(self._gpu_snapshot(gpu, now, ranks) for gpu in sorted(self._gpus)),
+            refused_lines=dict(self._refused),
+            unknown_fields=self._unknown_fields,
+            recommendations=self._recommendations(),
+        )
+
+    def _gpu_snapshot(self, gpu: int, now: float, ranks: dict[int, list[GpuRank]]) -> GpuSnapshot:
+        return self._gpus[gpu].snapshot(now, tuple(ranks.get(gpu, ())))
+
+    def _server_snapshot(self, server: _Server, now: float) -> ServerSnapshot:
+        gpus: dict[tuple[int, int], list[int]] = {}
+        for place in server.stage_map.stages if server.stage_map else ():
+            gpus.setdefault((place.dp_rank, place.pp_rank), []).append(place.gpu)
+        return ServerSnapshot(
+            name=server.name,
+            facts=dict(server.facts),
+            stages=tuple(
+                self._stage_snapshot(server.stages[key], now, tuple(gpus.get(key, ())))
+                for key in sorted(server.stages)
+            ),
+            unverified_lines=server.unverified_lines,
+            mapped_by=server.stage_map.origin if server.stage_map else None,
+        )
+
+    def _stage_snapshot(
+        self, stage: StageState, now: float, gpus: tuple[int, ...]
+    ) -> StageSnapshot:
+        return stage.snapshot(now, self._stage_utilization(gpus, now), gpus)
+
+    def _stage_utilization(self, gpus: tuple[int, ...], now: float) -> float | None:
+        """Highest resident share of the stage's GPUs in the newest second complete on all.
+
+        One rank unknown makes the stage unknown: the missing one may have been the busy one.
+        """
+        seconds = [self._gpus[gpu].utilization_second(now) for gpu in gpus if gpu in self._gpus]
+        if not gpus or len(seconds) < len(gpus):
+            return None
+        known = [second for second in seconds if second is not None]
+        if len(known) < len(seconds):
+            return None
+        means = [self._gpus[gpu].utilization.second_mean(min(known)) for gpu in gpus]
+        shares = [mean for mean in means if mean is not None]
+        return max(shares) if len(shares) == len(means) else None
+
+    def _recommendations(self) -> tuple[str, ...]:
+        wanted = set()
+        for server in self._servers.values():
+            if server.prints_iterations is False:
+                wanted.add("SGLANG_LOG_FORWARD_ITERS")
+            if server.prints_occupancy is False:
+                wanted.add("SGLANG_ENABLE_METRICS_DEVICE_TIMER")
+            interval = _count(server.facts, "decode_log_interval")
+            slots = self._slots(server.facts)
+            if interval and slots and any(math.gcd(interval, n) > 1 for n in range(2, slots + 1)):
+                wanted.add("decode_log_interval")
+        return tuple(sorted(wanted))
+
+    @staticmethod
+    def _slots(facts: Mapping[str, FactValue]) -> int | None:
+        pp_size = _count(facts, "pp_size")
+        if pp_size is None or pp_size == 1:
+            return None
+        return pp_size + (_count(facts, "pp_async_batch_depth") or 0)
