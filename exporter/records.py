@@ -309,6 +309,56 @@ class StageMap:
     """configuration, process_title, formula, recording."""
 
 
+# --- what only recordings and load drivers know ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityLevel:
+    """What a GPU reads in one state; `None` where it was not learned."""
+
+    watts: float | None = None
+    sm_ratio: float | None = None
+    dram_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLevels:
+    """What had been learned of a GPU's own idle, waiting and working levels."""
+
+    gpu: int
+    idle: ActivityLevel | None = None
+    waiting: ActivityLevel | None = None
+    working: ActivityLevel | None = None
+
+
+class LoadPhase(StrEnum):
+    """Edge of a driven load."""
+
+    START = "start"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadEvent:
+    """A driven load starts or ends; what it achieved stands in the end."""
+
+    happened_at: float
+    phase: LoadPhase
+    concurrency: int | None = None
+    """Requests kept in flight."""
+    output_tokens: int | None = None
+    seconds: float | None = None
+    errors: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputReference:
+    """Output tokens per second measured at some concurrency, usually a single stream."""
+
+    concurrency: int
+    output_tokens_per_second: float
+
+
 Record = (
     LogLine
     | Batch
@@ -323,6 +373,9 @@ Record = (
     | XidError
     | GpuProcesses
     | StageMap
+    | GpuLevels
+    | LoadEvent
+    | ThroughputReference
 )
 
 
