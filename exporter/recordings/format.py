@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from exporter.recording_fields import LABEL_LENGTH, NAME_LENGTH, BadLineError, Fields
+from exporter.recordings.fields import LABEL_LENGTH, NAME_LENGTH, BadLineError, Fields
 from exporter.records import (
     ActivityLevel,
     FactValue,

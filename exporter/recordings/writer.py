@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from exporter.recording_format import FORMAT, LATENESS_SECONDS, VERSION, is_fact
+from exporter.recordings.format import FORMAT, LATENESS_SECONDS, VERSION, is_fact
 from exporter.records import (
     ActivityLevel,
     GpmWindow,
@@ -171,9 +171,8 @@ class RecordingWriter:
         try:
             line = _line(values)
         except ValueError:
-            self.left_out += 1
-            return
-        if at < self._written_to - LATENESS_SECONDS:
+            line = b""
+        if not line or at < self._written_to - LATENESS_SECONDS:
             self.left_out += 1
             return
         heapq.heappush(self._held, (at, next(self._order), line))
