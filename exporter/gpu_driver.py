@@ -7,11 +7,65 @@ All methods but `wait_for_xid` are called from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from exporter.records import GpuIdentity, Signal
+
+LIBRARY_CALLS: Mapping[str, str] = MappingProxyType(
+    {
+        "start": "nvmlInitWithFlags",
+        "count": "nvmlDeviceGetCount_v2",
+        "identity": "nvmlDeviceGetHandleByIndex_v2",
+        "persistence_mode": "nvmlDeviceGetPersistenceMode",
+        "ring": "nvmlDeviceGetSamples",
+        "utilization": "nvmlDeviceGetUtilizationRates",
+        "power_watts": "nvmlDeviceGetPowerUsage",
+        "power_limit_watts": "nvmlDeviceGetEnforcedPowerLimit",
+        "energy_joules": "nvmlDeviceGetTotalEnergyConsumption",
+        "memory_bytes": "nvmlDeviceGetMemoryInfo_v2",
+        "temperature_celsius": "nvmlDeviceGetTemperature",
+        "sm_clock_hertz": "nvmlDeviceGetClockInfo",
+        "throttle_reasons": "nvmlDeviceGetCurrentClocksEventReasons",
+        "pcie_bytes": "nvmlDeviceGetFieldValues",
+        "processes": "nvmlDeviceGetComputeRunningProcesses_v3",
+        "gpm_supported": "nvmlGpmQueryDeviceSupport",
+        "gpm_buffer": "nvmlGpmSampleAlloc",
+        "gpm_sample": "nvmlGpmSampleGet",
+        "gpm_metrics": "nvmlGpmMetricsGet",
+        "watch_xids": "nvmlEventSetCreate",
+        "wait_for_xid": "nvmlEventSetWait_v2",
+    }
+)
+"""Method → the library function its time is counted under (label `call`)."""
+
+LOST_CODES = frozenset(
+    {
+        "GPU_IS_LOST",
+        "GPU_NOT_FOUND",
+        "RESET_REQUIRED",
+        "UNINITIALIZED",
+        "UNKNOWN",
+        "DRIVER_NOT_LOADED",
+    }
+)
+"""The GPU (or the library under it) is gone; only asking anew from its handle on can help."""
+
+UNSUPPORTED_CODES = frozenset(
+    {
+        "NOT_SUPPORTED",
+        "FUNCTION_NOT_FOUND",
+        "INVALID_ARGUMENT",
+        "ARGUMENT_VERSION_MISMATCH",
+        "DEPRECATED",
+    }
+)
+"""This card, driver or library will never answer this call; asking again changes nothing."""
+
+MISMATCH_CODE = "LIB_RM_VERSION_MISMATCH"
+"""The driver was replaced under the running process; no call will ever work again in it."""
 
 
 class DriverError(Exception):
@@ -59,7 +113,7 @@ class GpuDriver(Protocol):
     """The driver calls the sampler uses; `gpu` is the NVML index."""
 
     def start(self) -> None:
-        """`nvmlInit_v2`. Called again after `stop` when the driver was lost."""
+        """`nvmlInitWithFlags`. Called again after `stop` when the driver was lost."""
 
     def stop(self) -> None:
         """`nvmlShutdown`. Never raises."""
@@ -68,7 +122,10 @@ class GpuDriver(Protocol):
         """`nvmlDeviceGetCount_v2`: number of GPUs, answering or not."""
 
     def identity(self, gpu: int) -> GpuIdentity:
-        """Handle, UUID, name, PCI bus id, power limit and multiprocessor count of one GPU."""
+        """Handle, UUID, name, PCI bus id, power limit and multiprocessor count of one GPU.
+
+        The only method that gets the handle anew; a lost GPU must be asked for it again.
+        """
 
     def persistence_mode(self, gpu: int) -> bool:
         """`nvmlDeviceGetPersistenceMode`."""
@@ -96,7 +153,10 @@ class GpuDriver(Protocol):
         """`nvmlDeviceGetTotalEnergyConsumption`; 2.5 ms and more, so asked for every 10 s."""
 
     def memory_bytes(self, gpu: int) -> tuple[int, int]:
-        """`nvmlDeviceGetMemoryInfo`: (used, total). Check: `--query-gpu=memory.used,memory.total`."""
+        """`nvmlDeviceGetMemoryInfo_v2`: (used, total), used without what the driver reserves.
+
+        Check: `nvidia-smi --query-gpu=memory.used,memory.total`.
+        """
 
     def temperature_celsius(self, gpu: int) -> float:
         """`nvmlDeviceGetTemperature`, core. Check: `--query-gpu=temperature.gpu`."""
@@ -111,7 +171,10 @@ class GpuDriver(Protocol):
         """
 
     def pcie_bytes(self, gpu: int) -> tuple[int | None, int | None]:
-        """`nvmlDeviceGetFieldValues` 197, 198: (transmitted, received) since the driver was loaded."""
+        """`nvmlDeviceGetFieldValues` 197, 198: (transmitted, received) since the driver was loaded.
+
+        `None` for a field the card does not answer; raises when it answers neither.
+        """
 
     def processes(self, gpu: int) -> Sequence[tuple[int, int | None]]:
         """`nvmlDeviceGetComputeRunningProcesses`: (PID, memory in bytes or `None`)."""
