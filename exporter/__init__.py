@@ -1,1 +1,3 @@
-"""SGLang pipeline exporter."""
+"""SGLang pipeline exporter: what each pipeline stage of an SGLang server is doing."""
+
+__version__ = "0.1.0"

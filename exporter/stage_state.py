@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from statistics import median
+from statistics import median_low
 
 from exporter.metric_catalog import BATCH_SIZE_BUCKETS
 from exporter.records import Batch, Mode
@@ -105,9 +105,9 @@ class StageState:
 
     def stale_after_seconds(self) -> float:
         """How old a line may be while its gauges are still shown."""
-        if not self._gaps:
+        if len(self._gaps) < 2:  # a single gap may be a night without requests
             return STALE_AFTER_SECONDS
-        return max(STALE_AFTER_SECONDS, STALE_AFTER_GAPS * median(self._gaps))
+        return max(STALE_AFTER_SECONDS, STALE_AFTER_GAPS * median_low(self._gaps))
 
     def snapshot(
         self, now: float, gpu_utilization_ratio: float | None, gpus: tuple[int, ...]

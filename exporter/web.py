@@ -1,0 +1,201 @@
+"""HTTP: /metrics, health, readiness and a landing page, from snapshots alone.
+
+No request touches the driver, the journal or a file other than the state file. No error page
+shows a path or a stack trace.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+
+from exporter.collector import ExporterState, SnapshotCollector
+from exporter.config import Config
+from exporter.records import SourceHealth
+from exporter.snapshot import ServerSnapshot, Snapshot
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 1.0
+GZIP_LEVEL = 1
+"""Fast: text this repetitive shrinks to a tenth at any level."""
+
+
+class Served(Protocol):
+    """What the server needs of `ingest.Ingest`."""
+
+    def snapshot(self) -> Snapshot: ...
+    def state(self, snapshot: Snapshot) -> ExporterState: ...
+    def scraped(self) -> None: ...
+    def healths(self) -> tuple[SourceHealth, ...]: ...
+    def waiting_for(self) -> Mapping[str, str]: ...
+
+
+class CannotListenError(Exception):
+    """The address cannot be listened on; the message names the remedy."""
+
+
+def exposition(served: Served, accept: str, process: ProcessCollector | None) -> tuple[bytes, str]:
+    """The metrics of this instant and their content type, in the format `accept` asks for."""
+    snapshot = served.snapshot()
+    encode, content_type = choose_encoder(accept)
+    collector = SnapshotCollector(snapshot, served.state(snapshot), process)
+    return encode(collector), content_type
+
+
+class WebServer:
+    """The running HTTP server; `port` is the real one, also when 0 was asked for."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._process = ProcessCollector(registry=None)
+        app = web.Application(middlewares=[_plain_errors])
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/-/healthy", self._healthy)
+        app.router.add_get("/-/ready", self._ready)
+        app.router.add_get("/", self._landing)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS
+        )
+        self.port = 0
+
+    async def start(self, config: Config) -> None:
+        """Listens on the configured address.
+
+        Raises:
+            CannotListenError: The address is taken or not ours.
+        """
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, config.listen_host, config.listen_port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            address = f"{config.listen_host or '*'}:{config.listen_port}"
+            raise CannotListenError(
+                f"cannot listen on {address}: {error.strerror or error}; "
+                "choose another address with --listen ADDRESS:PORT"
+            ) from error
+        self.port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Answers what is in progress, at most a second, and stops listening."""
+        await self._runner.cleanup()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, content_type = exposition(
+            self._served, request.headers.get("Accept", ""), self._process
+        )
+        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            body = gzip.compress(body, GZIP_LEVEL, mtime=0)
+            headers["Content-Encoding"] = "gzip"
+        if request.method == "GET":
+            # Before the answer leaves: a scrape that Prometheus has must not be read again.
+            self._served.scraped()
+        return web.Response(body=body, headers=headers)
+
+    async def _healthy(self, _request: web.Request) -> web.Response:
+        return web.Response(text="healthy\n")
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        waiting = self._served.waiting_for()
+        if not waiting:
+            return web.Response(text="ready\n")
+        lines = [f"{name}: {reason}\n" for name, reason in waiting.items()]
+        return web.Response(status=503, text="not ready\n" + "".join(lines))
+
+    async def _landing(self, _request: web.Request) -> web.Response:
+        page = _landing_page(self._served.snapshot(), self._served.healths())
+        return web.Response(
+            text=page,
+            content_type="text/html",
+            headers={
+                "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+                "X-Content-Type-Options": "nosniff",
+            },
+        )
+
+
+@web.middleware
+async def _plain_errors(request: web.Request, handler: web.Handler) -> web.StreamResponse:  # type: ignore[name-defined]  # aiohttp keeps its handler type private
+    try:
+        response: web.StreamResponse = await handler(request)
+    except web.HTTPException as error:
+        return web.Response(status=error.status, text=f"{error.status} {error.reason}\n")
+    except Exception:
+        log.exception("a request failed path=%r", request.path)
+        return web.Response(status=500, text="500 Internal Server Error\n")
+    return response
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>SGLang pipeline exporter</title>
+<meta name="viewport" content="width=device-width">
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem }}
+table {{ border-collapse: collapse; margin: .5rem 0 1.5rem }}
+th, td {{ padding: .2rem .9rem .2rem 0; text-align: right; font-variant-numeric: tabular-nums }}
+th:first-child, td:first-child {{ text-align: left }}
+thead th {{ border-bottom: 1px solid }}
+td.text {{ text-align: left }}
+</style></head><body>
+<h1>SGLang pipeline exporter</h1>
+<p><a href="/metrics">/metrics</a> · <a href="/-/ready">/-/ready</a> · <a href="/-/healthy">/-/healthy</a></p>
+<h2>Sources</h2>
+<table><thead><tr><th>source</th><th>state</th><th>log entries</th><th></th></tr></thead>
+<tbody>{sources}</tbody></table>
+{servers}
+</body></html>
+"""
+
+
+def _landing_page(snapshot: Snapshot, healths: tuple[SourceHealth, ...]) -> str:
+    sources = "".join(
+        f"<tr><td>{html.escape(h.name)}</td><td>{'read' if h.up else 'not read'}</td>"
+        f"<td>{h.lines or ''}</td><td class=text>{html.escape(h.last_error or '')}</td></tr>"
+        for h in healths
+    )
+    servers = "".join(_server_section(server) for server in snapshot.servers)
+    if not servers:
+        servers = "<p>No line of an SGLang scheduler yet. Batch lines appear once it serves.</p>"
+    return _PAGE.format(sources=sources, servers=servers)
+
+
+def _server_section(server: ServerSnapshot) -> str:
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f"<td>{html.escape(cell)}</td>"
+            for cell in (
+                f"{stage.dp_rank} / {stage.pp_rank}",
+                _number(stage.running_reqs),
+                _number(stage.queued_reqs),
+                _number(stage.generation_tokens_per_second),
+                _number(stage.gpu_utilization_ratio, percent=True),
+                ", ".join(map(str, stage.gpus)) or "unknown",
+            )
+        )
+        + "</tr>"
+        for stage in server.stages
+    )
+    return (
+        f"<h2>{html.escape(server.name)}</h2><table><thead><tr><th>dp / pp rank</th>"
+        "<th>running (one micro-batch)</th><th>queued</th><th>tokens/s (all stages)</th>"
+        "<th>kernel resident</th><th>GPU</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def _number(value: float | None, *, percent: bool = False) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:.0%}" if percent else f"{value:,.0f}"
