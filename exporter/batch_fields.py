@@ -1,0 +1,149 @@
+"""Every field SGLang 0.3.0 to 0.5.23 prints in a batch line: its words, its kind, its figure.
+
+Digits are ASCII digits, at most fifteen, and fractions have two: SGLang prints nothing else
+there, and a number that was cut has fewer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from math import isfinite
+from typing import NamedTuple
+
+Value = int | float | bool | str | dict[str, int | float | None] | None
+
+PERCENT = 100.0
+
+
+def _to_float(raw: str) -> float | None:
+    value = float(raw)
+    return value + 0.0 if isfinite(value) else None  # + 0.0: a printed -0.00 is no negative
+
+
+def _to_percent(raw: str) -> float | None:
+    return _to_float(raw[:-1])
+
+
+def _to_ratio(raw: str) -> float | None:
+    value = _to_float(raw[:-1])
+    return None if value is None else value / PERCENT
+
+
+def _to_bool(raw: str) -> bool:
+    return raw == "True"
+
+
+class Kind(NamedTuple):
+    """How a value is printed and read."""
+
+    pattern: str
+    read: Callable[[str], Value]
+    """The value in the unit it is printed in."""
+    figure: Callable[[str], Value]
+    """The value in the unit of `Figures`."""
+
+
+_FLOAT_PATTERN = r"-?[0-9]{1,12}\.[0-9]{2}|nan|-?inf"
+_INT = Kind(r"-?[0-9]{1,15}", int, int)
+_FLOAT = Kind(rf"(?:{_FLOAT_PATTERN})", _to_float, _to_float)
+_SHARE = Kind(rf"(?:{_FLOAT_PATTERN})%", _to_percent, _to_ratio)
+_BOOL = Kind(r"(?:True|False)", _to_bool, _to_bool)
+_INSTANT = Kind(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?", str, str)
+
+
+class Field(NamedTuple):
+    """A field we know; `figure` names where it goes, `None` if it is shown nowhere."""
+
+    kind: Kind
+    figure: str | None = None
+    pool: str | None = None
+
+
+FIELDS: dict[str, Field] = {
+    "#running-req": Field(_INT, "running_reqs"),
+    "#queue-req": Field(_INT, "queued_reqs"),
+    "#new-seq": Field(_INT, "new_seqs"),
+    "#new-token": Field(_INT, "new_tokens"),
+    "#cached-token": Field(_INT, "cached_tokens"),
+    "#pending-token": Field(_INT, "pending_tokens"),
+    "#retracted-req": Field(_INT, "retracted_reqs"),
+    "token usage": Field(_FLOAT, "token_usage_ratios", "kv"),
+    "full token usage": Field(_FLOAT, "token_usage_ratios", "full"),
+    "swa token usage": Field(_FLOAT, "token_usage_ratios", "swa"),
+    "mamba usage": Field(_FLOAT, "token_usage_ratios", "mamba"),
+    "gen throughput (token/s)": Field(_FLOAT, "gen_throughput_tokens_per_second"),
+    "cuda graph": Field(_BOOL, "graph"),
+    "cpu graph": Field(_BOOL, "graph"),
+    "npu graph": Field(_BOOL, "graph"),
+    "musa graph": Field(_BOOL, "graph"),
+    "accept len": Field(_FLOAT, "accept_length"),
+    "fwd occupancy": Field(_SHARE, "forward_occupancy_ratio"),
+    "fwd+idle occupancy": Field(_SHARE, "forward_idle_occupancy_ratio"),
+    # Read, checked, and shown nowhere.
+    **dict.fromkeys(
+        (
+            "#token",
+            "#full token",
+            "#swa token",
+            "mamba num",
+            "#gpu token",
+            "#cpu token",
+            "#replay-token",
+            "#prealloc-req",
+            "#inflight-req",
+            "#transfer-req",
+            "#transferring-req",
+            "#unbootstrapped-req",
+            "#bootstrap-req",
+            "#optimistic-req",
+            "#host-receive-req",
+            "waiting-image-req",
+            "largest-len",
+        ),
+        Field(_INT),
+    ),
+    **dict.fromkeys(
+        (
+            "accept rate",
+            "cap len",
+            "block accept len",
+            "pre-allocated usage",
+            "gpu token usage",
+            "cpu token usage",
+            "input throughput (token/s)",
+            "est. prefill TFLOPS/s (per GPU)",
+            "est. decode TFLOPS/s (per GPU)",
+            "est. read BW (GB/s per GPU)",
+            "est. write BW (GB/s per GPU)",
+        ),
+        Field(_FLOAT),
+    ),
+    "cache hit rate": Field(_SHARE),
+    "timestamp": Field(_INSTANT),
+}
+
+MATCHERS = {key: re.compile(field.kind.pattern) for key, field in FIELDS.items()}
+_HYBRID = {  # sliding-window models, 0.4.9 to 0.4.9.post2 only
+    "#token": re.compile(r"full=([0-9]{1,15}), swa=([0-9]{1,15})"),
+    "token usage": re.compile(r"full=([0-9]{1,12}\.[0-9]{2}), swa=([0-9]{1,12}\.[0-9]{2})"),
+}
+
+
+HYBRID_KEYS = frozenset(_HYBRID)
+
+
+def read_value(key: str, raw: str) -> Value:
+    """A known field's value in the unit SGLang prints it in.
+
+    Raises:
+        ValueError: SGLang does not print such a value there; the line is malformed.
+    """
+    kind = FIELDS[key].kind
+    if MATCHERS[key].fullmatch(raw):
+        return kind.read(raw)
+    hybrid = _HYBRID[key].fullmatch(raw) if key in _HYBRID else None
+    if hybrid is None:
+        raise ValueError(key)
+    number = int if kind is _INT else _to_float
+    return {"full": number(hybrid[1]), "swa": number(hybrid[2])}
