@@ -1,0 +1,90 @@
+"""The stages of the simulated pipeline: when a pass is where, and what that does to the cards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from exporter.simulator.activity import CardActivity
+from exporter.simulator.scenarios import STAGES, Cost, Scenario, Window
+
+_JITTERS = 4093  # a prime, so that no stage sees the same ones again soon
+BYTES_PER_TOKEN = 2 * 7168
+"""Hidden states handed from stage to stage: 16 bits of each of 7168 channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """One pass of a micro-batch through all stages, seen from its two ends."""
+
+    last_stage_started_at: float
+    ended_at: float
+
+
+class StageChain:
+    """First come, first served at every stage; a pass is worked out to its end at once."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        cards: Sequence[CardActivity],
+        rng: random.Random,
+        started_at: float,
+    ) -> None:
+        self.forward_seconds = [0.0] * STAGES
+        """Per stage, time between first launch and last kernel of all passes, gaps included."""
+        self.handed_over_bytes = 0
+        """From each stage to the next."""
+        self._cost: Cost = scenario.cost
+        self._stall: Window | None = scenario.stall
+        self._cards = cards
+        self._started_at = started_at
+        self._free_at = [started_at] * STAGES
+        self._extra_stall: tuple[float, float] | None = None
+        spread = self._cost.jitter_ratio
+        self._jitters = [rng.uniform(1.0 - spread, 1.0 + spread) for _ in range(_JITTERS)]
+        self._jitter = 0
+
+    def stand_still(self, start: float, end: float) -> None:
+        """No pass starts in this span: the machine slept, or its clock jumped."""
+        self._extra_stall = (start, end)
+
+    def run(
+        self, posted_at: float, arrived_at: float, seconds: float, tokens: int, *, prefill: bool
+    ) -> Journey:
+        """Sends one micro-batch through all stages.
+
+        `posted_at` and `arrived_at` are the first stage's wait for the result of the micro-batch's
+        pass before; equal where it did not wait.
+        """
+        cost = self._cost
+        share = 1.0 if prefill else cost.working_share
+        hop = cost.hop_seconds + tokens * BYTES_PER_TOKEN / cost.hop_bytes_per_second
+        self.handed_over_bytes += tokens * BYTES_PER_TOKEN
+        free_at, forward, jitters = self._free_at, self.forward_seconds, self._jitters
+        jitter = self._jitter
+        start = end = arrived_at
+        for stage, card in enumerate(self._cards):
+            start = max(arrived_at, free_at[stage]) + cost.host_seconds
+            if self._stall is not None or self._extra_stall is not None:
+                start = self._after_stalls(start)
+            duration = seconds * cost.stage_factors[stage] * jitters[jitter]
+            jitter = jitter + 1 if jitter + 1 < _JITTERS else 0
+            end = start + duration
+            card.run(posted_at, arrived_at, start, end, share, prefill)
+            free_at[stage] = end
+            forward[stage] += duration
+            # The next stage's receive kernel stays resident from this launch to the hand-over.
+            posted_at, arrived_at = start, end + hop
+        self._jitter = jitter
+        return Journey(start, end)
+
+    def _after_stalls(self, at: float) -> float:
+        if self._extra_stall is not None and self._extra_stall[0] <= at < self._extra_stall[1]:
+            at = self._extra_stall[1]
+        if self._stall is not None:
+            stall_end = self._stall.end_if_inside(at - self._started_at)
+            if stall_end is not None:
+                return self._started_at + stall_end
+        return at
