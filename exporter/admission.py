@@ -130,6 +130,9 @@ class _Server:
     """A new launch no record has told of yet."""
     configured: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    limits: _Place = _Place(MAX_RANKS, MAX_STAGES, MAX_RANKS)
+    """Ranks stay below these."""
+    unverified_limits: _Place = _Place(MAX_UNVERIFIED_REPLICAS, MAX_STAGES, MAX_RANKS)
 
     def begin(self, launch: str | None) -> None:
         """Starts a launch; the first one seen is not new to anybody."""
@@ -137,11 +140,20 @@ class _Server:
         self.unannounced = self.unannounced or had_one
         self.launch, self.main_pid, self.args_from = launch, None, None
         self.fired_up = self.batches_seen = False
-        self.sizes = dict(self.configured)
+        self._resize(dict(self.configured))
 
     def bound(self, facts: Mapping[str, FactValue]) -> None:
         """Takes sizes as bounds; what is configured wins over what is printed."""
-        self.sizes = {**self.sizes, **_sizes(facts), **self.configured}
+        self._resize({**self.sizes, **_sizes(facts), **self.configured})
+
+    def _resize(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        pp = min(sizes.get("pp_size", MAX_STAGES), MAX_STAGES)
+        tp = min(sizes.get("tp_size", MAX_RANKS), MAX_RANKS)
+        dp = min(sizes.get("dp_size", 1), MAX_RANKS)
+        alone = dp == 1  # then SGLANG_DP_RANK may number single servers behind a router
+        self.limits = _Place(MAX_RANKS if alone else dp, pp, tp)
+        self.unverified_limits = _Place(MAX_UNVERIFIED_REPLICAS if alone else dp, pp, tp)
 
     def facts(self, line: LogLine, facts: dict[str, FactValue], origin: str) -> ServerFacts:
         """A record of new facts, which also announces a new launch if that is still to do."""
@@ -194,14 +206,10 @@ def _scheduler_place(
     place = _place(rank_text, line.title)
     if isinstance(place, Refusal):
         return place
-    dp, pp, tp = place
-    sizes = server.sizes
-    replicas = sizes.get("dp_size", 1)
-    if replicas == 1:  # SGLANG_DP_RANK numbers single servers behind a router
-        replicas = MAX_RANKS if role is Role.SCHEDULER else MAX_UNVERIFIED_REPLICAS
-    if pp >= min(sizes.get("pp_size", MAX_STAGES), MAX_STAGES) or dp >= replicas:
+    limits = server.limits if role is Role.SCHEDULER else server.unverified_limits
+    if place.pp >= limits.pp or place.dp >= limits.dp or place.tp >= limits.tp:
         return Refusal.RANK_OUT_OF_BOUNDS
-    return place if tp < sizes.get("tp_size", MAX_RANKS) else Refusal.RANK_OUT_OF_BOUNDS
+    return place
 
 
 def _in_bounds(figures: Figures, max_running: int | None) -> bool:

@@ -16,21 +16,25 @@ Value = int | float | bool | str | dict[str, int | float | None] | None
 PERCENT = 100.0
 
 
-def _to_float(raw: str) -> float | None:
+def _float_or_none(raw: str) -> float | None:
     value = float(raw)
     return value + 0.0 if isfinite(value) else None  # + 0.0: a printed -0.00 is no negative
 
 
-def _to_percent(raw: str) -> float | None:
-    return _to_float(raw[:-1])
+def _percent_or_none(raw: str) -> float | None:
+    return _float_or_none(raw[:-1])
 
 
-def _to_ratio(raw: str) -> float | None:
-    value = _to_float(raw[:-1])
+def _ratio_or_none(raw: str) -> float | None:
+    value = _float_or_none(raw[:-1])
     return None if value is None else value / PERCENT
 
 
-def _to_bool(raw: str) -> bool:
+def _ratio(raw: str) -> float:
+    return float(raw[:-1]) / PERCENT
+
+
+def _flag(raw: str) -> bool:
     return raw == "True"
 
 
@@ -42,14 +46,20 @@ class Kind(NamedTuple):
     """The value in the unit it is printed in."""
     figure: Callable[[str], Value]
     """The value in the unit of `Figures`."""
+    plain: str | None = None
+    """What the pattern is for a finite number without a sign."""
+    plain_figure: Callable[[str], Value] | None = None
+    """Reads only such, faster."""
 
 
-_FLOAT_PATTERN = r"-?[0-9]{1,12}\.[0-9]{2}|nan|-?inf"
-_INT = Kind(r"-?[0-9]{1,15}", int, int)
-_FLOAT = Kind(rf"(?:{_FLOAT_PATTERN})", _to_float, _to_float)
-_SHARE = Kind(rf"(?:{_FLOAT_PATTERN})%", _to_percent, _to_ratio)
-_BOOL = Kind(r"(?:True|False)", _to_bool, _to_bool)
-_INSTANT = Kind(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?", str, str)
+_UNSIGNED = r"[0-9]{1,12}\.[0-9]{2}"
+_NUMBER = rf"(?:-?{_UNSIGNED}|nan|-?inf)"
+_INSTANT_PATTERN = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+_INT = Kind(r"-?[0-9]{1,15}", int, int, r"[0-9]{1,15}", int)
+_FLOAT = Kind(_NUMBER, _float_or_none, _float_or_none, _UNSIGNED, float)
+_SHARE = Kind(f"{_NUMBER}%", _percent_or_none, _ratio_or_none, f"{_UNSIGNED}%", _ratio)
+_BOOL = Kind(r"(?:True|False)", _flag, _flag)
+_INSTANT = Kind(_INSTANT_PATTERN, str, str, _INSTANT_PATTERN)
 
 
 class Field(NamedTuple):
@@ -145,5 +155,5 @@ def read_value(key: str, raw: str) -> Value:
     hybrid = _HYBRID[key].fullmatch(raw) if key in _HYBRID else None
     if hybrid is None:
         raise ValueError(key)
-    number = int if kind is _INT else _to_float
+    number = int if kind is _INT else _float_or_none
     return {"full": number(hybrid[1]), "swa": number(hybrid[2])}

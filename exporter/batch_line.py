@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from exporter.batch_fields import FIELDS, HYBRID_KEYS, MATCHERS, Value, read_value
+from exporter.batch_fields import FIELDS, HYBRID_KEYS, MATCHERS, Field, Value, read_value
 from exporter.records import Mode
 
 MAX_LINE_CHARS = 4096
@@ -161,9 +161,10 @@ def figures_of(parts: BatchParts) -> Figures:
         figures[_SLOTS["running_reqs"]] = int(parts.mixed_running)
     if parts.iteration is not None:
         figures[_ITERATION] = int(parts.iteration)
-    return Figures._make(figures)
+    return _make_figures(figures)
 
 
+_make_figures = Figures._make
 _SLOTS = {name: slot for slot, name in enumerate(Figures._fields)}
 _USAGE = _SLOTS["token_usage_ratios"]
 _ITERATION = _SLOTS["forward_iteration"]
@@ -189,37 +190,53 @@ def _usage(key: str, raw: str, pool: str) -> dict[str, float]:
 class Layout:
     """One form of a whole line, bracket included, as one regular expression.
 
-    It accepts exactly what the slow way accepts and reads the same figures from it.
+    It accepts nothing that the slow way refuses, and reads the same figures. Flags, `nan` and
+    signs are part of the form.
     """
 
-    __slots__ = ("_figures", "_fullmatch", "_iteration", "_mode", "_pools", "_unknown")
+    __slots__ = ("_blank", "_fullmatch", "_groups", "_iteration", "_mode", "_pools")
 
     def __init__(self, prefix_pattern: str, parts: BatchParts) -> None:
         """Learns from a line; `prefix_pattern` matches the bracket, its only group the ranks."""
         self._mode = parts.mode
+        self._blank = _blank()
         self._iteration = parts.iteration is not None
-        self._figures: list[tuple[int, int, Callable[[str], Value]]] = []
-        self._pools: list[tuple[str, int, Callable[[str], Value]]] = []
-        self._unknown = 0
-        pattern = [prefix_pattern, parts.mode.value.capitalize(), " batch"]
-        pattern += [r" \[([0-9]{1,15})\]"] * self._iteration
-        pattern += [re.escape(parts.separator), " "]
-        pattern += [", ".join(self._learn(key) for key, _ in parts.fields), re.escape(parts.tail)]
-        self._fullmatch = re.compile("".join(pattern)).fullmatch
+        self._groups: list[tuple[int, int, Callable[[str], Value]]] = []
+        self._pools: list[tuple[str, int]] = []
+        header = f"{prefix_pattern}{parts.mode.value.capitalize()} batch"
+        iteration = r" \[([0-9]{1,15})\]" if self._iteration else ""
+        fields = ", ".join(
+            re.escape(key) + ": " + self._learn(key, raw) for key, raw in parts.fields
+        )
+        pattern = f"{header}{iteration}{re.escape(parts.separator)} {fields}{re.escape(parts.tail)}"
+        self._fullmatch = re.compile(pattern).fullmatch
 
-    def _learn(self, key: str) -> str:
+    def _learn(self, key: str, raw: str) -> str:
+        """The pattern of one field's value, noting where its figure goes."""
         field = FIELDS.get(key)
         if field is None:
-            self._unknown += 1
-            return f"{re.escape(key)}: {_PLAIN_VALUE.pattern}"
-        if field.figure is None:
-            return f"{re.escape(key)}: {field.kind.pattern}"
-        group = 1 + self._iteration + len(self._figures) + len(self._pools)
-        if field.pool is None:
-            self._figures.append((_SLOTS[field.figure], group, field.kind.figure))
+            self._blank[_UNKNOWN] += 1
+            return _PLAIN_VALUE.pattern
+        kind, figure, pool = field
+        if kind.plain is None or not re.fullmatch(kind.plain, raw):
+            self._learn_constant(field, raw)
+            return re.escape(raw)
+        if figure is None or kind.plain_figure is None:
+            return kind.plain
+        group = 1 + self._iteration + len(self._groups) + len(self._pools)
+        if pool is None:
+            self._groups.append((_SLOTS[figure], group, kind.plain_figure))
         else:
-            self._pools.append((field.pool, group, field.kind.figure))
-        return f"{re.escape(key)}: ({field.kind.pattern})"
+            self._pools.append((pool, group))
+        return f"({kind.plain})"
+
+    def _learn_constant(self, field: Field, raw: str) -> None:
+        value = field.kind.figure(raw)
+        if field.figure is not None and value is not None:
+            if field.pool is None:
+                self._blank[_SLOTS[field.figure]] = value
+            else:
+                self._blank[_USAGE][field.pool] = value
 
     def read(self, message: str) -> BatchLine | None:
         """The line's figures; `None` if it is not of this form."""
@@ -227,19 +244,15 @@ class Layout:
         if match is None:
             return None
         groups = match.groups()
-        figures: list[Any] = [None] * len(_SLOTS)
-        for slot, group, figure in self._figures:
+        figures = self._blank.copy()
+        for slot, group, figure in self._groups:
             figures[slot] = figure(groups[group])
-        usage: dict[str, Any] = {}
-        for pool, group, figure in self._pools:
-            share = figure(groups[group])
-            if share is not None:
-                usage[pool] = share
-        figures[_USAGE] = usage
-        figures[_UNKNOWN] = self._unknown
+        usage = figures[_USAGE] = figures[_USAGE].copy()
+        for pool, group in self._pools:
+            usage[pool] = float(groups[group])
         if self._iteration:
             figures[_ITERATION] = int(groups[1])
-        return BatchLine(self._mode, groups[0], stamped=True, figures=Figures._make(figures))
+        return BatchLine(self._mode, groups[0], True, _make_figures(figures))
 
 
 def is_plain(parts: BatchParts) -> bool:
