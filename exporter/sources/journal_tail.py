@@ -1,0 +1,181 @@
+"""A journal reader that knows what was read, and stays there when files rotate, vanish or break."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from exporter.records import SourceHealth, SourceUnavailableError
+from exporter.sources.journal_damage import DamageWatch
+from exporter.sources.journal_entries import SUPPRESSED_MESSAGE_ID, EntryReader, JournalMatch
+from exporter.sources.journal_position import ReadTo, settle, settle_at_end
+
+MAX_INVALIDATIONS_A_TURN = 8
+
+_log = logging.getLogger(__name__)
+
+
+class JournalTail:
+    """The unread entries of one server; owned by one event loop, closing included.
+
+    Args:
+        match: Which entries; journald's own word about dropped messages comes with them.
+        directory: Journal files to read; `None`: this machine's own journal.
+        health: Where gaps are counted.
+        clock: Wall clock, seconds since 1970.
+        stand_on: Told the last read entry each time the reader was brought there.
+
+    Attributes:
+        read_to: What was read; `None` before the first `begin`.
+    """
+
+    def __init__(
+        self,
+        match: JournalMatch,
+        directory: Path | None,
+        health: SourceHealth,
+        clock: Callable[[], float],
+        stand_on: Callable[[EntryReader], None],
+    ) -> None:
+        self.read_to: ReadTo | None = None
+        self._match = match
+        self._directory = directory
+        self._health = health
+        self._clock = clock
+        self._stand_on = stand_on
+        self._reader: EntryReader | None = None
+        self._on_unread = False
+        self._damage: DamageWatch | None = None
+        self._checked_us = 0
+
+    @property
+    def reader(self) -> EntryReader:
+        """The open reader.
+
+        Raises:
+            SourceUnavailableError: It is not open.
+        """
+        if self._reader is None:
+            raise SourceUnavailableError(f"the journal of {self._match.value} is not open")
+        return self._reader
+
+    async def begin(self, read_to: ReadTo | None) -> None:
+        """Opens the journal behind what was read; `None`: behind its newest entry.
+
+        Raises:
+            SourceUnavailableError: It cannot be opened.
+            OSError: It can, but not be read.
+        """
+        self.close()
+        self._reader = open_another(self._match, self._directory)
+        self._reader.add_disjunction()
+        self._reader.add_match(f"MESSAGE_ID={SUPPRESSED_MESSAGE_ID}")
+        if read_to is not None:
+            self._checked_us = self._checked_us or read_to.realtime_us
+            await self._settle(read_to)
+            return
+        self.read_to = settle_at_end(self._reader, self._now_us())
+        self._checked_us = self._now_us()
+        if self.read_to.cursor is not None:
+            self._stand_on(self._reader)
+
+    async def reopen(self) -> None:
+        """Opens it anew behind what was read. Raises as `begin`."""
+        await self.begin(self.read_to)
+
+    async def refresh(self) -> None:
+        """Takes note of changed files; call after each wake-up, before reading on.
+
+        Raises:
+            OSError: The journal cannot be read; open it anew.
+        """
+        invalidate = _library().INVALIDATE
+        is_invalid = False
+        for _ in range(MAX_INVALIDATIONS_A_TURN):
+            # Both halves of a rename must be seen before the reader is judged.
+            if self.reader.process() != invalidate:
+                break
+            is_invalid = True
+        if is_invalid and self.read_to is not None:
+            await self._settle(self.read_to)
+
+    def next_entry(self) -> bool:
+        """Goes to the next unread entry; false if there is none now. Raises as `refresh`."""
+        if self._on_unread:
+            self._on_unread = False
+            return True
+        return self.reader.next_entry()
+
+    def mark_read(self) -> None:
+        """The entry the reader stands on was read. Raises as `refresh`."""
+        self.read_to = ReadTo(cursor=self.reader.cursor())
+
+    def give_up_backlog(self) -> None:
+        """Counts what is unread as lost; `reopen` then reads on from now."""
+        self._count_gap()
+        self.read_to = ReadTo(since_us=self._now_us())
+
+    def close(self) -> None:
+        """Closes the journal; may be called twice, from the loop's thread (python-systemd#143)."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    async def _settle(self, read_to: ReadTo) -> None:
+        settled = settle(self.reader, read_to, self._now_us())
+        self.read_to, self._on_unread = settled.read_to, settled.on_unread
+        if settled.read_to.cursor is not None and not settled.on_unread:
+            self._stand_on(self.reader)
+        if settled.lost:
+            self._count_gap()
+        if await self._newly_damaged() and not settled.lost:
+            self._count_gap()
+
+    async def _newly_damaged(self) -> int:
+        if self._damage is None:
+            self._damage = DamageWatch(_library().open_file)
+        if self._checked_us == 0 or self.read_to is None:
+            return 0
+        try:
+            files = list(_library().journal_files(self._directory))
+        except OSError:
+            return 0
+        after_us, self._checked_us = self._checked_us, self.read_to.realtime_us
+        return await self._damage.newly_damaged(files, after_us)
+
+    def _count_gap(self) -> None:
+        self._health.gaps += 1
+        self._health.last_error = (
+            f"entries of {self._match.value} were lost before they could be read: the journal was "
+            "vacuumed or damaged (journald.conf: SystemMaxUse=, MaxRetentionSec=; "
+            "journalctl --verify)"
+        )
+        _log.warning("lost journal entries: source=%s", self._health.name)
+
+    def _now_us(self) -> int:
+        return int(self._clock() * 1e6)
+
+
+def open_another(match: JournalMatch, directory: Path | None) -> EntryReader:
+    """A reader of a server's entries, at no particular place; whoever opens it closes it.
+
+    Raises:
+        SourceUnavailableError: No libsystemd, no such directory, no permission.
+    """
+    reader: EntryReader = _library().open_journal(directory, match.value)
+    reader.add_match(str(match))
+    return reader
+
+
+def _library() -> ModuleType:
+    """The door to libsystemd, imported late: files and stdin work without it."""
+    try:
+        from exporter.sources import journal_reader  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise SourceUnavailableError(
+            f"cannot read the journal: {error}; pip install systemd-python "
+            "(to build it: apt install libsystemd-dev pkg-config gcc python3-dev)"
+        ) from error
+    return journal_reader
