@@ -15,17 +15,14 @@ wrote it is known (`LogLine.title`, from journald):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
 from exporter.batch_line import BatchLine, Figures
+from exporter.launch_state import LaunchState, Place
 from exporter.process_title import Role, ranks_named, role_of
 from exporter.records import (
     Batch,
     EventKind,
-    FactValue,
     LogLine,
     Record,
     Refusal,
@@ -35,9 +32,6 @@ from exporter.records import (
 )
 from exporter.sglang_log import ArgsLine, CapacityLine, EventLine, parse_line
 
-MAX_STAGES = 64
-MAX_RANKS = 4096
-MAX_UNVERIFIED_REPLICAS = 64
 MAX_RUNNING_REQUESTS = 65_536
 MAX_QUEUED_REQUESTS = 10_000_000
 MAX_BATCH_TOKENS = 1_000_000_000
@@ -52,13 +46,13 @@ class Admission:
     """Judges the log lines of all servers in the order they come; one for the whole process."""
 
     def __init__(self) -> None:
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, LaunchState] = {}
 
     def admit(self, line: LogLine) -> Record | None:
         """What a line counts as: a batch, facts, an event, a refusal with its reason, or nothing."""
         server = self._servers.get(line.server)
         if server is None:
-            server = self._servers[line.server] = _Server()
+            server = self._servers[line.server] = LaunchState()
         if line.launch is not None and line.launch != server.launch:
             server.begin(line.launch)
         role = role_of(line.title)
@@ -81,23 +75,17 @@ class Admission:
 
     def learn(self, facts: ServerFacts) -> None:
         """Takes bounds known from elsewhere; the configuration's stay over all launches."""
-        server = self._servers.setdefault(facts.server, _Server())
+        server = self._servers.setdefault(facts.server, LaunchState())
         if facts.origin == "configuration":
-            server.configured.update(_sizes(facts.facts))
+            server.configure(facts.facts)
         server.bound(facts.facts)
 
 
 # --- where it runs -----------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
-    dp: int
-    pp: int
-    tp: int
-
-
 @lru_cache(maxsize=1024)
-def _place(rank_text: str, title: str | None) -> _Place | Refusal:
+def _place(rank_text: str, title: str | None) -> Place | Refusal:
     """Where a scheduler runs, from the text's ranks and its title's; rank 0 where neither says."""
     ranks = ranks_named(rank_text)
     if len(ranks) != rank_text.count(" "):  # the same kind twice
@@ -108,79 +96,21 @@ def _place(rank_text: str, title: str | None) -> _Place | Refusal:
         if not ranks.keys() <= allowed or any(titled.get(k, v) != v for k, v in ranks.items()):
             return Refusal.RANK_MISMATCH
         ranks = titled | ranks
-    return _Place(ranks.get("DP", 0), ranks.get("PP", 0), ranks.get("TP", 0))
-
-
-# --- what is known of a server -----------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Server:
-    """One server's present launch, and the bounds its lines must keep."""
-
-    launch: str | None = None
-    main_pid: int | None = None
-    args_from: tuple[float, int | None] | None = None
-    """Instant and process of the arguments that won."""
-    fired_up: bool = False
-    batches_seen: bool = False
-    knows_schedulers: bool = False
-    """Stays: a source that knows processes does not forget how."""
-    unannounced: bool = False
-    """A new launch no record has told of yet."""
-    configured: dict[str, int] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    limits: _Place = _Place(MAX_RANKS, MAX_STAGES, MAX_RANKS)
-    """Ranks stay below these."""
-    unverified_limits: _Place = _Place(MAX_UNVERIFIED_REPLICAS, MAX_STAGES, MAX_RANKS)
-
-    def begin(self, launch: str | None) -> None:
-        """Starts a launch; the first one seen is not new to anybody."""
-        had_one = self.launch is not None or self.args_from is not None or self.batches_seen
-        self.unannounced = self.unannounced or had_one
-        self.launch, self.main_pid, self.args_from = launch, None, None
-        self.fired_up = self.batches_seen = False
-        self._resize(dict(self.configured))
-
-    def bound(self, facts: Mapping[str, FactValue]) -> None:
-        """Takes sizes as bounds; what is configured wins over what is printed."""
-        self._resize({**self.sizes, **_sizes(facts), **self.configured})
-
-    def _resize(self, sizes: dict[str, int]) -> None:
-        self.sizes = sizes
-        pp = min(sizes.get("pp_size", MAX_STAGES), MAX_STAGES)
-        tp = min(sizes.get("tp_size", MAX_RANKS), MAX_RANKS)
-        dp = min(sizes.get("dp_size", 1), MAX_RANKS)
-        alone = dp == 1  # then SGLANG_DP_RANK may number single servers behind a router
-        self.limits = _Place(MAX_RANKS if alone else dp, pp, tp)
-        self.unverified_limits = _Place(MAX_UNVERIFIED_REPLICAS if alone else dp, pp, tp)
-
-    def facts(self, line: LogLine, facts: dict[str, FactValue], origin: str) -> ServerFacts:
-        """A record of new facts, which also announces a new launch if that is still to do."""
-        new_launch, self.unannounced = self.unannounced, False
-        return ServerFacts(line.server, line.logged_at, facts, origin, new_launch)
-
-
-def _sizes(facts: Mapping[str, FactValue]) -> dict[str, int]:
-    names = ("pp_size", "tp_size", "dp_size", "max_running_requests")
-    return {
-        name: value
-        for name in names
-        if isinstance(value := facts.get(name), int) and not isinstance(value, bool) and value > 0
-    }
+    return Place(ranks.get("DP", 0), ranks.get("PP", 0), ranks.get("TP", 0))
 
 
 # --- batches -----------------------------------------------------------------------------------
 
 
-def _judge_batch(line: LogLine, parsed: BatchLine, role: Role, server: _Server) -> Batch | Refusal:
+def _judge_batch(
+    line: LogLine, parsed: BatchLine, role: Role, server: LaunchState
+) -> Batch | Refusal:
     place = _scheduler_place(line, parsed.rank_text, parsed.stamped, role, server)
     if isinstance(place, Refusal):
         return place
     if not _in_bounds(parsed.figures, server.sizes.get("max_running_requests")):
         return Refusal.VALUE_OUT_OF_BOUNDS
-    if not line.facts_only:
-        server.batches_seen = True
+    server.batches_seen = True
     return Batch(
         line.server,
         line.logged_at,
@@ -195,8 +125,8 @@ def _judge_batch(line: LogLine, parsed: BatchLine, role: Role, server: _Server) 
 
 
 def _scheduler_place(
-    line: LogLine, rank_text: str, stamped: bool, role: Role, server: _Server
-) -> _Place | Refusal:
+    line: LogLine, rank_text: str, stamped: bool, role: Role, server: LaunchState
+) -> Place | Refusal:
     """The place of the scheduler that wrote a line, or why the line does not count."""
     if role is not Role.SCHEDULER:
         if role is not Role.UNKNOWN:
@@ -239,7 +169,7 @@ def _in_bounds(figures: Figures, max_running: int | None) -> bool:
 
 
 def _judge_rest(
-    line: LogLine, parsed: ArgsLine | CapacityLine | EventLine, role: Role, server: _Server
+    line: LogLine, parsed: ArgsLine | CapacityLine | EventLine, role: Role, server: LaunchState
 ) -> ServerFacts | ServerEvent | Refusal | None:
     if isinstance(parsed, ArgsLine):
         return _from_main(parsed.stamped, role, server) or _judge_args(line, parsed, role, server)
@@ -257,41 +187,34 @@ def _judge_rest(
     )
 
 
-def _from_main(stamped: bool, role: Role, server: _Server) -> Refusal | None:
+def _from_main(stamped: bool, role: Role, server: LaunchState) -> Refusal | None:
     if role is Role.UNKNOWN:
         return Refusal.UNVERIFIABLE if server.knows_schedulers or not stamped else None
     return None if role is Role.MAIN else Refusal.NOT_MAIN
 
 
 def _judge_args(
-    line: LogLine, parsed: ArgsLine, role: Role, server: _Server
+    line: LogLine, parsed: ArgsLine, role: Role, server: LaunchState
 ) -> ServerFacts | Refusal | None:
     """The first arguments of a launch win.
 
     systemd names the launch. Without it, another main process means another launch; where not
     even the process is known, nothing tells a restart from a forgery, and the first stay.
     """
-    identity = (line.logged_at, line.pid)
-    if identity == server.args_from:
-        return None  # read again: looking back for facts, then from a saved position
-    if line.launch is None and role is Role.MAIN and _is_another(line.pid, server):
+    if server.looked_back_at(line):
+        return None
+    if line.launch is None and role is Role.MAIN and server.is_another_main(line.pid):
         server.begin(None)
     started = server.fired_up or (line.launch is not None and server.batches_seen)
-    if server.args_from is not None or started:
+    if server.has_args or started:
         return Refusal.REPEATED_ARGS
-    server.args_from, server.main_pid = identity, line.pid
-    server.bound(parsed.facts)
-    return server.facts(line, parsed.facts, "server_args")
+    server.has_args, server.main_pid = True, line.pid
+    if _binds(role, server):
+        server.bound(parsed.facts)
+    return server.record(line, parsed.facts, "server_args")
 
 
-def _is_another(pid: int | None, server: _Server) -> bool:
-    """Whether a main process is not the one that is known, or comes after an unseen start."""
-    if pid is None or pid == server.main_pid:
-        return False
-    return server.main_pid is not None or server.batches_seen
-
-
-def _judge_fired_up(line: LogLine, role: Role, server: _Server) -> ServerEvent:
+def _judge_fired_up(line: LogLine, role: Role, server: LaunchState) -> ServerEvent:
     server.fired_up = True
     if role is Role.MAIN and server.main_pid is None:
         server.main_pid = line.pid
@@ -299,18 +222,26 @@ def _judge_fired_up(line: LogLine, role: Role, server: _Server) -> ServerEvent:
 
 
 def _judge_capacity(
-    line: LogLine, parsed: CapacityLine, role: Role, server: _Server
-) -> ServerFacts | Refusal:
-    """Capacity is printed while a server starts; a later one may only come from a restart.
-
-    Where nothing tells a restart, the bound only ever grows, so that no forged line can make
-    true ones fall out of it.
-    """
+    line: LogLine, parsed: CapacityLine, role: Role, server: LaunchState
+) -> ServerFacts | Refusal | None:
+    """Capacity is printed while a server starts, by every stage; the largest one bounds."""
+    if server.looked_back_at(line):
+        return None
     if role is Role.SCHEDULER and (server.fired_up or server.batches_seen):
         return Refusal.REPEATED_ARGS
     requests = parsed.facts["max_running_requests"]
     if not isinstance(requests, int) or not 0 < requests <= MAX_RUNNING_REQUESTS:
         return Refusal.VALUE_OUT_OF_BOUNDS
-    if requests > server.sizes.get("max_running_requests", 0) or server.args_from is None:
+    known = server.sizes.get("max_running_requests", 0)
+    if requests > known and (known or _binds(role, server)):
         server.bound({"max_running_requests": requests})
-    return server.facts(line, parsed.facts, "capacity_line")
+    return server.record(line, parsed.facts, "capacity_line")
+
+
+def _binds(role: Role, server: LaunchState) -> bool:
+    """Whether facts become bounds.
+
+    Those of an unknown process that come after its server's first batch may be forged: they
+    inform, but no true line may fall out of bounds for them.
+    """
+    return role is not Role.UNKNOWN or not server.batches_seen

@@ -1,0 +1,100 @@
+"""What is known of a server's present launch, and the bounds that follow for its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from exporter.records import FactValue, LogLine, ServerFacts
+
+MAX_STAGES = 64
+MAX_RANKS = 4096
+MAX_UNVERIFIED_REPLICAS = 64
+MAX_LOOKED_BACK = 4096
+
+
+class Place(NamedTuple):
+    """Ranks of one scheduler, or the limits they stay below."""
+
+    dp: int
+    pp: int
+    tp: int
+
+
+_UNBOUNDED = Place(MAX_RANKS, MAX_STAGES, MAX_RANKS)
+_UNVERIFIED = Place(MAX_UNVERIFIED_REPLICAS, MAX_STAGES, MAX_RANKS)
+
+
+@dataclass(slots=True)
+class LaunchState:
+    """One server, from one start to the next."""
+
+    launch: str | None = None
+    main_pid: int | None = None
+    has_args: bool = False
+    fired_up: bool = False
+    batches_seen: bool = False
+    knows_schedulers: bool = False
+    """Stays over launches: a source that knows processes does not forget how."""
+    unannounced: bool = False
+    """A new launch no record has told of yet."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    limits: Place = _UNBOUNDED
+    """For the ranks of a known scheduler."""
+    unverified_limits: Place = _UNVERIFIED
+    """For the ranks of an unknown process."""
+    _configured: dict[str, int] = field(default_factory=dict)
+    _looked_back: set[tuple[float, int | None]] = field(default_factory=set)
+
+    def begin(self, launch: str | None) -> None:
+        """Starts a launch; the first one seen is not new to anybody."""
+        had_one = self.launch is not None or self.has_args or self.batches_seen
+        self.unannounced = self.unannounced or had_one
+        self.launch, self.main_pid = launch, None
+        self.has_args = self.fired_up = self.batches_seen = False
+        self._looked_back.clear()
+        self._resize(dict(self._configured))
+
+    def is_another_main(self, pid: int | None) -> bool:
+        """Whether a main process is not the known one, or starts after lines of one not seen."""
+        if pid is None or pid == self.main_pid:
+            return False
+        return self.main_pid is not None or self.batches_seen
+
+    def configure(self, facts: Mapping[str, FactValue]) -> None:
+        """Takes sizes that stay over all launches, whatever a server prints."""
+        self._configured.update(_sizes(facts))
+
+    def bound(self, facts: Mapping[str, FactValue]) -> None:
+        """Takes sizes as bounds of this launch."""
+        self._resize({**self.sizes, **_sizes(facts), **self._configured})
+
+    def _resize(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        pp = min(sizes.get("pp_size", MAX_STAGES), MAX_STAGES)
+        tp = min(sizes.get("tp_size", MAX_RANKS), MAX_RANKS)
+        dp = min(sizes.get("dp_size", 1), MAX_RANKS)
+        alone = dp == 1  # then SGLANG_DP_RANK may number single servers behind a router
+        self.limits = Place(MAX_RANKS if alone else dp, pp, tp)
+        self.unverified_limits = Place(MAX_UNVERIFIED_REPLICAS if alone else dp, pp, tp)
+
+    def record(self, line: LogLine, facts: dict[str, FactValue], origin: str) -> ServerFacts:
+        """A record of new facts; it also announces a new launch if that is still to do."""
+        if line.facts_only and len(self._looked_back) < MAX_LOOKED_BACK:
+            self._looked_back.add((line.logged_at, line.pid))
+        new_launch, self.unannounced = self.unannounced, False
+        return ServerFacts(line.server, line.logged_at, facts, origin, new_launch)
+
+    def looked_back_at(self, line: LogLine) -> bool:
+        """Whether looking back for facts took this very line already; it is no repetition then."""
+        return (line.logged_at, line.pid) in self._looked_back
+
+
+def _sizes(facts: Mapping[str, FactValue]) -> dict[str, int]:
+    names = ("pp_size", "tp_size", "dp_size", "max_running_requests")
+    return {
+        name: value
+        for name in names
+        if isinstance(value := facts.get(name), int) and not isinstance(value, bool) and value > 0
+    }
