@@ -98,16 +98,18 @@ class CardActivity:
         A receive kernel was resident from `posted_at` (or the end of the pass before) until
         `arrived_at`.
         """
-        if posted_at > self._at:
-            self._extend(posted_at, 0.0, 0.0, 0.0)
-        if arrived_at > self._at:
-            self._extend(min(arrived_at, start), 0.0, 0.0, 1.0)
-        if start > self._at:
-            self._extend(start, 0.0, 0.0, 0.0)
+        self.wait(posted_at, arrived_at)
+        self.idle_until(start)
         if prefill:
             self._extend(end, 0.0, share, 0.0)
         else:
             self._extend(end, share, 0.0, 0.0)
+
+    def wait(self, posted_at: float, to: float) -> None:
+        """Adds a receive kernel that waits until `to` at least."""
+        self.idle_until(posted_at)
+        if to > self._at:
+            self._extend(to, 0.0, 0.0, 1.0)
 
     def idle_until(self, at: float) -> None:
         """Closes the time up to `at`, in which no further pass began."""

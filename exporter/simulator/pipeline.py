@@ -34,6 +34,8 @@ class PrefillResult:
     queued_reqs: int
     pending_tokens: int
     used_tokens: int
+    forward_seconds: tuple[float, ...]
+    """Per stage, from the start of the simulation to the end of this pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class DecodeResult:
     running_reqs: int
     queued_reqs: int
     used_tokens: int
+    forward_seconds: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,7 @@ class Pipeline:
             self._take_turn(slot, at)
             self._turn = (self._turn + 1) % len(self._slots)
             self._host_at = at + _TURN_SECONDS
-        for card in self._cards:
-            card.idle_until(to)
+        self._close_time(self._slots[self._turn], to)
         happenings, self._happenings = self._happenings, []
         return happenings
 
@@ -128,6 +130,14 @@ class Pipeline:
         """Nothing starts in this span."""
         self.chain.stand_still(start, end)
         self._host_at = max(self._host_at, end)
+
+    def _close_time(self, next_slot: _Slot, to: float) -> None:
+        """What each card does until `to`, after all that has begun before."""
+        if next_slot.running:
+            # The first stage is the only one whose wait can have begun before its next pass is known.
+            self._cards[0].wait(next_slot.posted_at, min(next_slot.ready_at, to))
+        for card in self._cards:
+            card.idle_until(to)
 
     def _has_work(self) -> bool:
         return bool(self._waiting or self._chunked or any(slot.running for slot in self._slots))
@@ -179,7 +189,8 @@ class Pipeline:
         self, slot: _Slot, at: float, joining: list[Request], tokens: int, new_seqs: int
     ) -> None:
         running_reqs = len(slot.running)
-        self._run(slot, at, self._scenario.cost.prefill_seconds(tokens), tokens, prefill=True)
+        seconds = self._scenario.cost.prefill_seconds(tokens)
+        forward_seconds = self._run(slot, at, seconds, tokens, prefill=True)
         self.used_tokens += tokens
         self._happenings.append(
             PrefillResult(
@@ -190,6 +201,7 @@ class Pipeline:
                 len(self._waiting),
                 self._pending_tokens(),
                 self.used_tokens,
+                forward_seconds,
             )
         )
         slot.running.extend(joining)
@@ -207,12 +219,13 @@ class Pipeline:
         if self.used_tokens + len(slot.running) > self._scenario.kv_tokens:
             self._retract(slot, at)
         reqs = len(slot.running)
-        self._run(slot, at, self._scenario.cost.decode_seconds(reqs), reqs, prefill=False)
+        seconds = self._scenario.cost.decode_seconds(reqs)
+        forward_seconds = self._run(slot, at, seconds, reqs, prefill=False)
         self.used_tokens += reqs
         for request in slot.running:
             request.held_tokens += 1
         self._happenings.append(
-            DecodeResult(slot.ready_at, reqs, len(self._waiting), self.used_tokens)
+            DecodeResult(slot.ready_at, reqs, len(self._waiting), self.used_tokens, forward_seconds)
         )
         self._new_token_ratio = max(_LOWEST_NEW_TOKEN_RATIO, self._new_token_ratio - _RATIO_DECAY)
         self._hand_out_tokens(slot, slot.running)
@@ -240,12 +253,16 @@ class Pipeline:
 
     # --- both ----------------------------------------------------------------------------------
 
-    def _run(self, slot: _Slot, at: float, seconds: float, tokens: int, *, prefill: bool) -> None:
+    def _run(
+        self, slot: _Slot, at: float, seconds: float, tokens: int, *, prefill: bool
+    ) -> tuple[float, ...]:
+        """Sends the slot's micro-batch on its way; returns the forward seconds of all stages."""
         waited = bool(slot.running)
         posted_at = slot.posted_at if waited else at
         journey = self.chain.run(posted_at, at, seconds, tokens, prefill=prefill)
         slot.posted_at = journey.last_stage_started_at
         slot.ready_at = journey.ended_at + self._scenario.cost.hop_seconds
+        return journey.forward_seconds
 
     def _hand_out_tokens(self, slot: _Slot, requests: list[Request]) -> None:
         """Gives each request a token; those that are complete leave and their client knows."""

@@ -206,7 +206,7 @@ _ALL = (
         "transfer_bound",
         "Hidden states crawl from stage to stage: long transfers, short passes.",
         loads=(ClosedLoop(prompt_tokens=1000),),
-        cost=Cost(hop_seconds=0.007, hop_bytes_per_second=2e9),
+        cost=Cost(hop_seconds=0.009, hop_bytes_per_second=2e9),
     ),
     Scenario(
         "gpu_fault",

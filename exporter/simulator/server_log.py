@@ -43,15 +43,12 @@ class ServerLog:
         self,
         scenario: Scenario,
         rng: random.Random,
+        noise: Noise | None,
         started_at: float,
-        forward_seconds: Callable[[int], float],
-        *,
-        forged: bool,
     ) -> None:
         self._scenario = scenario
-        self._forward_seconds = forward_seconds
         self._silent = scenario.log_level != "info"
-        self._noise = Noise(rng, started_at, forged=forged) if scenario.loads else None
+        self._noise = None if self._silent else noise
         self._rng = rng
         self._held: list[LogEntry] = []
         self._numbers = count()
@@ -59,14 +56,14 @@ class ServerLog:
         self._generated = 0
         self._decode_printed_at = [started_at] * STAGES
         self._prefill_printed_at = [started_at - 3.0] * STAGES
-        self._timer_read = [(started_at, 0.0)] * STAGES
+        self._timer_read = [(started_at - 3.0, 0.0)] * STAGES
         self._start(started_at)
 
     def take(self, happenings: Iterable[Happening], to: float) -> list[LogEntry]:
         """The entries due before `to`, in time order, those of these happenings among them."""
         for happening in happenings:
             self._print(happening)
-        if self._noise is not None and not self._silent:
+        if self._noise is not None:
             for at, process, message in self._noise.until(to):
                 self._add(at, process, message)
         due = []
@@ -108,7 +105,7 @@ class ServerLog:
             (0.0, "The server is fired up and ready to roll!"),
         ):
             self._add(ready_at - seconds, MAIN, log_text.stamped(ready_at - seconds, message))
-        self._print(PrefillResult(ready_at - 0.6, 1, 6, 0, 0, 0, 6))
+        self._print(PrefillResult(ready_at - 0.6, 1, 6, 0, 0, 0, 6, (0.0,) * STAGES))
 
     def _print(self, happening: Happening) -> None:
         if isinstance(happening, Retraction):
@@ -143,7 +140,7 @@ class ServerLog:
                 graph=self._scenario.graph,
                 throughput=generated / gap if gap > 0 else 0.0,
             )
-            return text + self._timer(rank, at)
+            return text + self._timer(rank, result)
 
         self._on_all_stages(result.at, message)
 
@@ -156,16 +153,16 @@ class ServerLog:
                 graph=False,
                 throughput=result.new_tokens / gap if gap > 0 else 0.0,
             )
-            return text + self._timer(rank, at)
+            return text + self._timer(rank, result)
 
         self._on_all_stages(result.at, message)
 
-    def _timer(self, rank: int, at: float) -> str:
+    def _timer(self, rank: int, result: DecodeResult | PrefillResult) -> str:
         if not self._scenario.device_timer:
             return ""
-        forward, (read_at, before) = self._forward_seconds(rank), self._timer_read[rank]
-        self._timer_read[rank] = (at, forward)
-        share = (forward - before) / (at - read_at) if at > read_at else 0.0
+        (read_at, before), forward = self._timer_read[rank], result.forward_seconds[rank]
+        self._timer_read[rank] = (result.at, forward)
+        share = (forward - before) / (result.at - read_at) if result.at > read_at else 0.0
         return log_text.occupancy_suffix(share)
 
     def _print_answers(self, finished: Finished) -> None:

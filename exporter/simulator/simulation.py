@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from exporter.simulator.activity import CardActivity, CardLevels
 from exporter.simulator.card import SimulatedDriver, World
+from exporter.simulator.noise import Noise
 from exporter.simulator.pipeline import Pipeline
 from exporter.simulator.scenarios import STAGES, Scenario
 from exporter.simulator.server_log import LogEntry, ServerLog
@@ -56,7 +57,7 @@ class Simulation:
         self._now = started_at
         self._lock = threading.Lock()
         # One generator a part, so that noise in the log does not change the cards.
-        rngs = [random.Random(f"{seed} {part}") for part in ("cards", "pipeline", "log")]  # noqa: S311 - no secret
+        rngs = [random.Random(f"{seed} {part}") for part in ("cards", "pipeline", "log", "noise")]  # noqa: S311 - no secret
         levels = CardLevels()
         cards = [
             CardActivity(started_at, rngs[0], levels.varied(rngs[0]), _HISTORY_SECONDS)
@@ -64,10 +65,8 @@ class Simulation:
         ]
         self._cards = cards
         self._pipeline = Pipeline(scenario, cards, rngs[1], started_at)
-        forward_seconds = self._pipeline.chain.forward_seconds
-        self._log = ServerLog(
-            scenario, rngs[2], started_at, forward_seconds.__getitem__, forged=forged
-        )
+        noise = Noise(rngs[3], started_at, forged=forged) if scenario.loads else None
+        self._log = ServerLog(scenario, rngs[2], noise, started_at)
         world = World(
             cards,
             lambda: self._now,

@@ -16,10 +16,12 @@ BYTES_PER_TOKEN = 2 * 7168
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """One pass of a micro-batch through all stages, seen from its two ends."""
+    """One pass of a micro-batch through all stages, seen from its end."""
 
     last_stage_started_at: float
     ended_at: float
+    forward_seconds: tuple[float, ...]
+    """Per stage, time between first launch and last kernel of all passes up to this one."""
 
 
 class StageChain:
@@ -32,15 +34,15 @@ class StageChain:
         rng: random.Random,
         started_at: float,
     ) -> None:
-        self.forward_seconds = [0.0] * STAGES
-        """Per stage, time between first launch and last kernel of all passes, gaps included."""
         self.handed_over_bytes = 0
         """From each stage to the next."""
+        self._forward_seconds = [0.0] * STAGES
         self._cost: Cost = scenario.cost
         self._stall: Window | None = scenario.stall
         self._cards = cards
         self._started_at = started_at
         self._free_at = [started_at] * STAGES
+        self._link_free_at = [started_at] * STAGES
         self._extra_stall: tuple[float, float] | None = None
         spread = self._cost.jitter_ratio
         self._jitters = [rng.uniform(1.0 - spread, 1.0 + spread) for _ in range(_JITTERS)]
@@ -62,8 +64,8 @@ class StageChain:
         share = 1.0 if prefill else cost.working_share
         hop = cost.hop_seconds + tokens * BYTES_PER_TOKEN / cost.hop_bytes_per_second
         self.handed_over_bytes += tokens * BYTES_PER_TOKEN
-        free_at, forward, jitters = self._free_at, self.forward_seconds, self._jitters
-        jitter = self._jitter
+        free_at, link_free_at, forward = self._free_at, self._link_free_at, self._forward_seconds
+        jitters, jitter = self._jitters, self._jitter
         start = end = arrived_at
         for stage, card in enumerate(self._cards):
             start = max(arrived_at, free_at[stage]) + cost.host_seconds
@@ -76,9 +78,10 @@ class StageChain:
             free_at[stage] = end
             forward[stage] += duration
             # The next stage's receive kernel stays resident from this launch to the hand-over.
-            posted_at, arrived_at = start, end + hop
+            posted_at, arrived_at = start, max(end, link_free_at[stage]) + hop
+            link_free_at[stage] = arrived_at
         self._jitter = jitter
-        return Journey(start, end)
+        return Journey(start, end, tuple(forward))
 
     def _after_stalls(self, at: float) -> float:
         if self._extra_stall is not None and self._extra_stall[0] <= at < self._extra_stall[1]:
