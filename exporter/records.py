@@ -274,6 +274,8 @@ class GpuProcess:
     pid: int
     title: str | None
     memory_bytes: int | None = None
+    parent_pid: int | None = None
+    """The process that started it: all schedulers of one server have the same."""
 
 
 @dataclass(frozen=True, slots=True)

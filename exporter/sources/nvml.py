@@ -15,16 +15,9 @@ import pynvml
 
 from exporter.gpu_driver import LOST_CODES, MISMATCH_CODE, DriverError, GpmMetrics, RingReading
 from exporter.records import GpuIdentity, Signal
-from exporter.sources.nvml_values import (
-    ENTRY_BYTES,
-    MILLIWATTS_PER_WATT,
-    PERCENT,
-    RING_KINDS,
-    activity_ratio,
-    clock_reasons,
-    multiprocessor_count,
-    read_ring,
-)
+from exporter.sources.nvml_rings import CALL as GET_SAMPLES
+from exporter.sources.nvml_rings import MILLIWATTS_PER_WATT, PERCENT, RingBuffer
+from exporter.sources.nvml_values import activity_ratio, clock_reasons, multiprocessor_count
 
 MILLIJOULES_PER_JOULE = 1000.0
 HERTZ_PER_MEGAHERTZ = 1_000_000.0
@@ -40,9 +33,6 @@ _LIBRARY_NAMES = {
     "nvmlDeviceGetHandleByIndex": "nvmlDeviceGetHandleByIndex_v2",
 }
 """Where pynvml's name is not the library's: errors are counted under the latter."""
-
-_SPARE_ENTRIES = 8
-_NOTHING_NEW = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_NO_DATA})
 
 _GPM_METRICS = {
     "sm_ratio": pynvml.NVML_GPM_METRIC_SM_UTIL,
@@ -63,7 +53,7 @@ class NvmlDriver:
 
     def __init__(self) -> None:
         self._handles: dict[int, Any] = {}
-        self._ring_buffers: dict[tuple[int, Signal], ctypes.Array[ctypes.c_char]] = {}
+        self._rings: dict[tuple[int, Signal], RingBuffer] = {}
         self._gpm_request = pynvml.c_nvmlGpmMetricsGet_t()
         self._event_set: Any = None
 
@@ -72,7 +62,7 @@ class NvmlDriver:
         self._call("nvmlInit")
 
     def stop(self) -> None:
-        """`nvmlShutdown`. Never raises; handles, buffers and the event set are void after it."""
+        """`nvmlShutdown`. Never raises; handles and the event set are void after it."""
         try:
             if self._event_set is not None:
                 self._call("nvmlEventSetFree", self._event_set)
@@ -82,7 +72,6 @@ class NvmlDriver:
         finally:
             self._event_set = None
             self._handles.clear()
-            self._ring_buffers.clear()
 
     def count(self) -> int:
         """`nvmlDeviceGetCount_v2`: number of GPUs, answering or not."""
@@ -120,46 +109,18 @@ class NvmlDriver:
     def ring(self, gpu: int, signal: Signal, newer_than_us: int) -> RingReading:
         """`nvmlDeviceGetSamples`: the driver's ring of UTILIZATION or POWER.
 
-        pynvml's wrapper asks twice and makes an object an entry; here the library fills a buffer
-        kept for this ring, sized once by the library itself. A short buffer would be filled with
-        the oldest entries (measured on an H200), so a full one is enlarged and filled again.
-
         Check: none; nvidia-smi shows the polled gauge.
         """
         handle = self._handle(gpu)
-        kind = RING_KINDS[signal]
-        buffer = self._ring_buffers.get((gpu, signal))
-        value_type, count = ctypes.c_uint(), ctypes.c_uint()
-        while True:
-            if buffer is not None:
-                count.value = room = len(buffer) // ENTRY_BYTES
-            code = self._get_samples()(
-                handle,
-                ctypes.c_uint(kind.sampling_type),
-                ctypes.c_ulonglong(newer_than_us),
-                ctypes.byref(value_type),
-                ctypes.byref(count),
-                buffer,
-            )
-            if code in _NOTHING_NEW:
-                return RingReading(())
-            if code not in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_INSUFFICIENT_SIZE):
-                raise DriverError("nvmlDeviceGetSamples", code_name(code))
-            if buffer is not None and code == pynvml.NVML_SUCCESS and count.value < room:
-                filled = memoryview(buffer)[: count.value * ENTRY_BYTES]
-                return read_ring(filled, value_type.value, kind, newer_than_us)
-            wanted = count.value if buffer is None else 2 * room
-            buffer = ctypes.create_string_buffer((wanted + _SPARE_ENTRIES) * ENTRY_BYTES)
-            self._ring_buffers[gpu, signal] = buffer
-
-    @staticmethod
-    def _get_samples() -> Any:
-        """The library's own function, as pynvml loaded it."""
         try:
-            return pynvml.nvmlLib.nvmlDeviceGetSamples
+            get_samples = pynvml.nvmlLib.nvmlDeviceGetSamples
         except AttributeError as error:
-            code = "UNINITIALIZED" if pynvml.nvmlLib is None else "FUNCTION_NOT_FOUND"
-            raise DriverError("nvmlDeviceGetSamples", code) from error
+            raise DriverError(GET_SAMPLES, "FUNCTION_NOT_FOUND") from error
+        buffer = self._rings.setdefault((gpu, signal), RingBuffer(signal))
+        reading = buffer.read(get_samples, handle, newer_than_us)
+        if isinstance(reading, int):
+            raise DriverError(GET_SAMPLES, code_name(reading))
+        return reading
 
     # --- gauges --------------------------------------------------------------------------------
 
@@ -279,6 +240,8 @@ class NvmlDriver:
 
     def watch_xids(self, gpus: Sequence[int]) -> tuple[int, ...]:
         """`nvmlEventSetCreate` and `nvmlDeviceRegisterEvents`; returns the GPUs that can report."""
+        if self._event_set is not None:
+            self._call("nvmlEventSetFree", self._event_set)
         self._event_set = self._call("nvmlEventSetCreate")
         kind = pynvml.nvmlEventTypeXidCriticalError
         watched = []
