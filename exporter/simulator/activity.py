@@ -80,8 +80,9 @@ class CardActivity:
         self._power_from = self._utilization_from = (started_at, 0.0, 0.0, 0.0)
         self._power_due = started_at + POWER_SECONDS * rng.random()
         self._utilization_due = started_at + UTILIZATION_SECONDS * rng.random()
-        self._grid_count = 0
-        self._grid_due = started_at
+        self.grid.append(Totals(started_at, 0.0, 0.0, 0.0, 0.0))
+        self._grid_count = 1
+        self._grid_due = started_at + GRID_SECONDS
         self._due = started_at
 
     def run(
@@ -115,6 +116,24 @@ class CardActivity:
         """Closes the time up to `at`, in which no further pass began."""
         if at > self._at:
             self._extend(at, 0.0, 0.0, 0.0)
+
+    def sleep_until(self, at: float) -> None:
+        """Jumps to `at`: idle, and the driver took no samples."""
+        if at <= self._at:
+            return
+        self._at = at
+        self.grid.append(Totals(at, self._decode, self._prefill, self._waiting, self._joules))
+        self._power_from = self._utilization_from = (
+            at,
+            self._decode,
+            self._prefill,
+            self._waiting,
+        )
+        self._power_due = at + POWER_SECONDS
+        self._utilization_due = at + UTILIZATION_SECONDS
+        self._grid_count = int((at - self._started_at) / GRID_SECONDS) + 1
+        self._grid_due = self._started_at + self._grid_count * GRID_SECONDS
+        self._due = min(self._power_due, self._utilization_due, self._grid_due)
 
     def totals(self, at: float) -> Totals:
         """The sums at an instant of the kept past, interpolated between points 0.1 s apart."""

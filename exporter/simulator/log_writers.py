@@ -58,22 +58,21 @@ class TextWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("ab")
+        path.touch()
 
     async def write(self, entries: Sequence[LogEntry]) -> None:
         """See `LogWriter`."""
         if not entries:
             return
-        self._file.write(b"".join(entry.message.encode() + b"\n" for entry in entries))
-        self._file.flush()
-        if self._file.tell() > _TEXT_BYTES_PER_FILE:
-            self._file.close()
+        with self._path.open("ab") as file:
+            file.write(b"".join(entry.message.encode() + b"\n" for entry in entries))
+            written_bytes = file.tell()
+        if written_bytes > _TEXT_BYTES_PER_FILE:
             self._path.replace(self._path.with_name(self._path.name + ".1"))
-            self._file = self._path.open("ab")
+            self._path.touch()
 
     async def close(self) -> None:
         """See `LogWriter`."""
-        self._file.close()
 
 
 class JournalWriter:

@@ -126,10 +126,11 @@ class Pipeline:
         happenings, self._happenings = self._happenings, []
         return happenings
 
-    def stand_still(self, start: float, end: float) -> None:
-        """Nothing starts in this span."""
-        self.chain.stand_still(start, end)
-        self._host_at = max(self._host_at, end)
+    def stand_still(self, until: float) -> None:
+        """Jumps over a span in which the whole machine slept."""
+        self._host_at = max(self._host_at, until)
+        for card in self._cards:
+            card.sleep_until(until)
 
     def _close_time(self, next_slot: _Slot, to: float) -> None:
         """What each card does until `to`, after all that has begun before."""

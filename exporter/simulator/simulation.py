@@ -86,14 +86,14 @@ class Simulation:
     def advance(self, to: float) -> list[LogEntry]:
         """Plays the time up to `to` and returns what was printed in it, in time order.
 
-        A jump of more than 5 s (the machine slept) is a standstill. A clock set back stops the
+        A jump of more than 5 s (the machine slept) is a standstill without samples. A clock set back stops the
         world until it has caught up.
         """
         if to <= self._now:
             return []
         with self._lock:
             if to - self._now > _LONGEST_JUMP_SECONDS:
-                self._pipeline.stand_still(self._now, to)
+                self._pipeline.stand_still(to)
             happenings = self._pipeline.advance(to)
             self._now = to
         self._generated.append((to, self._pipeline.generated_tokens))

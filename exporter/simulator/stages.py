@@ -43,14 +43,9 @@ class StageChain:
         self._started_at = started_at
         self._free_at = [started_at] * STAGES
         self._link_free_at = [started_at] * STAGES
-        self._extra_stall: tuple[float, float] | None = None
         spread = self._cost.jitter_ratio
         self._jitters = [rng.uniform(1.0 - spread, 1.0 + spread) for _ in range(_JITTERS)]
         self._jitter = 0
-
-    def stand_still(self, start: float, end: float) -> None:
-        """No pass starts in this span: the machine slept, or its clock jumped."""
-        self._extra_stall = (start, end)
 
     def run(
         self, posted_at: float, arrived_at: float, seconds: float, tokens: int, *, prefill: bool
@@ -69,8 +64,8 @@ class StageChain:
         start = end = arrived_at
         for stage, card in enumerate(self._cards):
             start = max(arrived_at, free_at[stage]) + cost.host_seconds
-            if self._stall is not None or self._extra_stall is not None:
-                start = self._after_stalls(start)
+            if self._stall is not None:
+                start = self._after_stall(start, self._stall)
             duration = seconds * cost.stage_factors[stage] * jitters[jitter]
             jitter = jitter + 1 if jitter + 1 < _JITTERS else 0
             end = start + duration
@@ -83,11 +78,6 @@ class StageChain:
         self._jitter = jitter
         return Journey(start, end, tuple(forward))
 
-    def _after_stalls(self, at: float) -> float:
-        if self._extra_stall is not None and self._extra_stall[0] <= at < self._extra_stall[1]:
-            at = self._extra_stall[1]
-        if self._stall is not None:
-            stall_end = self._stall.end_if_inside(at - self._started_at)
-            if stall_end is not None:
-                return self._started_at + stall_end
-        return at
+    def _after_stall(self, at: float, stall: Window) -> float:
+        stall_end = stall.end_if_inside(at - self._started_at)
+        return at if stall_end is None else self._started_at + stall_end

@@ -250,15 +250,18 @@ def test_nothing_is_shown_before_its_time() -> None:
             assert all(at_us <= simulation.now * US for at_us, _ in samples)
 
 
-def test_a_sleeping_machine_is_a_standstill_and_costs_no_work() -> None:
+def test_a_sleeping_machine_is_a_standstill_without_samples() -> None:
     simulation = Simulation(SCENARIOS["healthy"], started_at=STARTED_AT)
     play(simulation, 2.0)
-    slept_from = simulation.now
-    simulation.advance(slept_from + 3600.0)
+    simulation.advance(STARTED_AT + 3602.0)
     play(simulation, 3612.0)
-    truth = simulation.truth(slept_from + 3602.0, slept_from + 3609.0)
+    truth = simulation.truth(STARTED_AT + 3604.0, STARTED_AT + 3611.0)
     assert truth.occupancy > 0.9
-    assert simulation.truth(slept_from + 3580.0, slept_from + 3599.0).occupancy < 0.01
+    assert simulation.truth(STARTED_AT + 3.0, STARTED_AT + 3600.0).occupancy < 0.01
+    for signal in (Signal.POWER, Signal.UTILIZATION):
+        samples = simulation.driver.ring(5, signal, 0).samples
+        slept = range(int((STARTED_AT + 2.5) * US), int((STARTED_AT + 3602.0) * US))
+        assert not any(at_us in slept for at_us, _ in samples)
 
 
 def test_a_clock_set_back_stops_the_world() -> None:
