@@ -75,14 +75,21 @@ class TimeOrder:
         yield from self._release(math.inf)
 
     def _add_timed(self, entry: _Entry) -> None:
-        if self._doubted:
+        if self._doubted and not self._is_no_witness(self._doubted[0].at, entry.at):
             self._settle(self._agree(self._doubted[0].at, entry.at))
-        if entry.at > self._newest_at + LATENESS_SECONDS:
-            self._doubt(entry)
-        elif entry.at < self._newest_at - LATENESS_SECONDS:
+        if self._doubted or entry.at < self._newest_at - LATENESS_SECONDS:
             self._refuse(entry.number, entry.record, "more than a second behind lines before it")
+        elif entry.at > self._newest_at + LATENESS_SECONDS:
+            self._doubt(entry)
         else:
             self._accept(entry)
+
+    def _is_no_witness(self, doubted_at: float, next_at: float) -> bool:
+        """Whether the next line is itself behind everything, and so says nothing of the doubted."""
+        if math.isfinite(self._newest_at):
+            return next_at < self._newest_at - LATENESS_SECONDS
+        is_behind = next_at < doubted_at - LATENESS_SECONDS
+        return is_behind and self._fits_header(doubted_at) and not self._fits_header(next_at)
 
     def _agree(self, doubted_at: float, next_at: float) -> bool:
         if next_at < doubted_at - LATENESS_SECONDS:
@@ -91,11 +98,12 @@ class TimeOrder:
         return math.isfinite(self._newest_at) or self._is_plausible(doubted_at, next_at)
 
     def _is_plausible(self, lone_at: float, other_at: float) -> bool:
-        return (
-            not math.isfinite(other_at)
-            or abs(lone_at - other_at) <= _LONGEST_LONE_GAP_SECONDS
-            or abs(lone_at - self._created_at) <= _LONGEST_LONE_GAP_SECONDS
-        )
+        if not math.isfinite(other_at) or self._fits_header(lone_at):
+            return True
+        return abs(lone_at - other_at) <= _LONGEST_LONE_GAP_SECONDS
+
+    def _fits_header(self, at: float) -> bool:
+        return abs(at - self._created_at) <= _LONGEST_LONE_GAP_SECONDS
 
     def _doubt(self, entry: _Entry) -> None:
         self._doubted.append(entry)
