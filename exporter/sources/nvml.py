@@ -88,7 +88,7 @@ class NvmlDriver:
             gpu=gpu,
             uuid=uuid,
             model=self._optional("nvmlDeviceGetName", handle),
-            pci_bus_id=None if pci is None else _text(pci.busId),
+            pci_bus_id=None if pci is None else pci.busId,
             power_limit_watts=None if limit is None else limit / MILLIWATTS_PER_WATT,
             multiprocessors=self._multiprocessors(handle),
         )
@@ -103,8 +103,6 @@ class NvmlDriver:
     def persistence_mode(self, gpu: int) -> bool:
         """`nvmlDeviceGetPersistenceMode`. Check: `nvidia-smi --query-gpu=persistence_mode`."""
         return bool(self._call("nvmlDeviceGetPersistenceMode", self._handle(gpu)))
-
-    # --- rings ---------------------------------------------------------------------------------
 
     def ring(self, gpu: int, signal: Signal, newer_than_us: int) -> RingReading:
         """`nvmlDeviceGetSamples`: the driver's ring of UTILIZATION or POWER.
@@ -121,8 +119,6 @@ class NvmlDriver:
         if isinstance(reading, int):
             raise DriverError(GET_SAMPLES, code_name(reading))
         return reading
-
-    # --- gauges --------------------------------------------------------------------------------
 
     def utilization(self, gpu: int) -> float:
         """`nvmlDeviceGetUtilizationRates`.gpu as a share: the polled gauge, which aliases.
@@ -197,8 +193,6 @@ class NvmlDriver:
         running = self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._handle(gpu))
         return [(int(process.pid), process.usedGpuMemory) for process in running]
 
-    # --- GPM -----------------------------------------------------------------------------------
-
     def gpm_supported(self, gpu: int) -> bool:
         """`nvmlGpmQueryDeviceSupport`: Hopper and newer."""
         support = self._call("nvmlGpmQueryDeviceSupport", self._handle(gpu))
@@ -236,8 +230,6 @@ class NvmlDriver:
         except DriverError:
             return
 
-    # --- XIDs ----------------------------------------------------------------------------------
-
     def watch_xids(self, gpus: Sequence[int]) -> tuple[int, ...]:
         """`nvmlEventSetCreate` and `nvmlDeviceRegisterEvents`; returns the GPUs that can report."""
         if self._event_set is not None:
@@ -269,8 +261,6 @@ class NvmlDriver:
             if _address(handle) == address:
                 return gpu, int(event.eventData)
         return None
-
-    # --- calls ---------------------------------------------------------------------------------
 
     def _handle(self, gpu: int) -> Any:
         try:
@@ -306,7 +296,3 @@ def _counter(field: Any) -> int | None:
 
 def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("ascii", "replace") if isinstance(value, bytes) else value

@@ -25,6 +25,8 @@ _SUCCESS, _NOT_FOUND, _INSUFFICIENT_SIZE, _NO_DATA = 0, 6, 7, 21
 ENTRY_BYTES = 16
 """`nvmlSample_t`: a timestamp in microseconds and a union of 8 bytes."""
 _SPARE_ENTRIES = 8
+_MOST_ENTRIES = 65_536
+_TRIES = 4
 
 # By nvmlValueType_t: which member of the union is set. A short member leaves the rest undefined.
 _ENTRY_FORMATS = {0: "=Qd", 1: "=QI4x", 2: "=QQ", 3: "=QQ", 4: "=Qq", 5: "=Qi4x", 6: "=QH6x"}
@@ -65,7 +67,7 @@ class RingBuffer:
             The entries, or NVML's return code if it is neither success nor "nothing new".
         """
         count, value_type = ctypes.c_uint(), ctypes.c_uint()
-        while True:
+        for _ in range(_TRIES):
             buffer = self._buffer
             room = 0 if buffer is None else len(buffer) // ENTRY_BYTES
             count.value = room
@@ -84,8 +86,9 @@ class RingBuffer:
             if buffer is not None and code == _SUCCESS and count.value < room:
                 filled = memoryview(buffer)[: count.value * ENTRY_BYTES]
                 return _take_entries(filled, value_type.value, self._kind, newer_than_us)
-            entries = max(count.value, 2 * room) + _SPARE_ENTRIES
+            entries = min(max(count.value, 2 * room) + _SPARE_ENTRIES, _MOST_ENTRIES)
             self._buffer = ctypes.create_string_buffer(entries * ENTRY_BYTES)
+        return _INSUFFICIENT_SIZE
 
 
 def _take_entries(
