@@ -70,7 +70,9 @@ class CardActivity:
         self, started_at: float, rng: random.Random, levels: CardLevels, kept_seconds: float = 120.0
     ) -> None:
         self.levels = levels
-        self.utilization: deque[tuple[float, float]] = deque(maxlen=_kept(UTILIZATION_SECONDS, 71))
+        self.utilization: deque[tuple[float, float]] = deque(
+            maxlen=_kept(UTILIZATION_SECONDS, UTILIZATION_KEPT)
+        )
         self.power: deque[tuple[float, float]] = deque(maxlen=_kept(POWER_SECONDS, POWER_KEPT))
         self.grid: deque[Totals] = deque(maxlen=_kept(GRID_SECONDS, int(kept_seconds * 10)))
         self._rng = rng

@@ -52,6 +52,11 @@ class SimulatedBuffer:
     def __init__(self) -> None:
         self.totals: Totals | None = None
 
+    @property
+    def taken_at(self) -> float | None:
+        """The instant it speaks of, in epoch seconds."""
+        return self.totals.at if self.totals is not None else None
+
 
 class SimulatedDriver:
     """Implements `exporter.gpu_driver.GpuDriver` over simulated cards; GPU k runs stage k."""

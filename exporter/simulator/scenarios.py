@@ -103,7 +103,7 @@ class Scenario:
     """One behavior of the whole server; every field is a setting or a cost a real one has."""
 
     name: str
-    summary: str
+    description: str
     """One line for `--help`."""
     loads: tuple[Load, ...] = (ClosedLoop(),)
     cost: Cost = field(default_factory=Cost)

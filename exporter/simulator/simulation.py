@@ -50,7 +50,13 @@ class Simulation:
     """
 
     def __init__(
-        self, scenario: Scenario, *, started_at: float, seed: int = 0, forged: bool = True
+        self,
+        scenario: Scenario,
+        *,
+        started_at: float,
+        seed: int = 0,
+        forged: bool = True,
+        history_seconds: float = _HISTORY_SECONDS,
     ) -> None:
         self.scenario = scenario
         self.started_at = started_at
@@ -60,7 +66,7 @@ class Simulation:
         rngs = [random.Random(f"{seed} {part}") for part in ("cards", "pipeline", "log", "noise")]  # noqa: S311 - no secret
         levels = CardLevels()
         cards = [
-            CardActivity(started_at, rngs[0], levels.varied(rngs[0]), _HISTORY_SECONDS)
+            CardActivity(started_at, rngs[0], levels.varied(rngs[0]), history_seconds)
             for _ in range(STAGES)
         ]
         self._cards = cards
@@ -76,7 +82,7 @@ class Simulation:
         )
         self.driver = SimulatedDriver(scenario, world)
         self._xid_reported_for: float | None = None
-        self._generated: deque[tuple[float, int]] = deque(maxlen=int(_HISTORY_SECONDS * 10))
+        self._generated: deque[tuple[float, int]] = deque(maxlen=int(history_seconds * 20))
 
     @property
     def now(self) -> float:
@@ -101,7 +107,7 @@ class Simulation:
         return self._log.take(happenings, to)
 
     def truth(self, start: float, end: float) -> Truth:
-        """What happened in a span of the last two minutes."""
+        """What happened in a span of the kept past: the last two minutes, if not told otherwise."""
         with self._lock:
             spans = [(card.totals(start), card.totals(end)) for card in self._cards]
         return Truth(

@@ -87,7 +87,7 @@ def waiting(run: Run) -> list[float]:
 
 def test_there_is_a_scenario_for_each_verdict_and_three_more() -> None:
     assert set(SCENARIOS) == VERDICTS | {"idle", "aliased", "gpu_lost"}
-    assert all(scenario.summary.endswith(".") for scenario in SCENARIOS.values())
+    assert all(scenario.description.endswith(".") for scenario in SCENARIOS.values())
 
 
 def _healthy(run: Run) -> bool:
