@@ -31,6 +31,7 @@ __all__ = [
     "ServerConfig",
     "build",
     "check",
+    "default_server_name",
     "load",
     "parse",
     "parse_listen",
@@ -162,11 +163,11 @@ def parse_listen(text: str) -> tuple[str | None, int]:
         raise ConfigError(f"listen: {error}") from error
 
 
-def default_name(values: Mapping[str, Any]) -> str:
+def default_server_name(server: ServerConfig) -> str:
     """The name of a server that is given none: its unit, container or identifier, else sglang."""
-    if unit := values.get("unit"):
-        return str(unit).removesuffix(".service")
-    return str(values.get("container") or values.get("identifier") or "sglang")
+    if server.unit:
+        return server.unit.removesuffix(".service")
+    return server.container or server.identifier or "sglang"
 
 
 def _build_server(entry: object, path: str, mistakes: list[str]) -> ServerConfig | None:
@@ -178,7 +179,7 @@ def _build_server(entry: object, path: str, mistakes: list[str]) -> ServerConfig
         mistakes.append(f"{path}: {said}; give exactly one of {', '.join(INPUTS)}")
     if "name" not in values and len(mistakes) == found:
         try:
-            values["name"] = read_name(default_name(values))
+            values["name"] = read_name(default_server_name(ServerConfig("", **values)))
         except WrongValueError as error:
             mistakes.append(f"{path}.name: the default {error}; give a name")
     return ServerConfig(**values) if len(mistakes) == found else None

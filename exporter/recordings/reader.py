@@ -92,7 +92,7 @@ class RecordingReader(Iterator[Record]):
         self._file.close()
 
     def summary(self) -> str | None:
-        """What of the file was not used, for people; `None` if everything was."""
+        """What of the file was not used, for people to be told at its end; `None`: all was used."""
         counts = ((self.bad_lines, "bad"), (self.late_lines, "out of time order"))
         parts = [f"{count} lines {fault}" for count, fault in counts if count]
         parts += [self.damage] if self.damage else []
@@ -116,7 +116,7 @@ class RecordingReader(Iterator[Record]):
             if found is not None:
                 yield from self._handed_out(self._order.add(number, found, len(line)))
         yield from self._handed_out(self._order.finish())
-        self._say_how_it_ended()
+        self.health.last_error = self.summary()
         self.close()
 
     def _handed_out(
@@ -160,12 +160,6 @@ class RecordingReader(Iterator[Record]):
     def _count_refusal(self, reason: Refusal) -> None:
         refusals = self.health.read_refusals
         refusals[reason] = refusals.get(reason, 0) + 1
-
-    def _say_how_it_ended(self) -> None:
-        summary = self.summary()
-        if summary is not None:
-            self.health.last_error = summary
-            logger.warning("%s", summary)
 
 
 def read_records(path: Path) -> RecordingReader:

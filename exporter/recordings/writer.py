@@ -214,9 +214,7 @@ def _encode(record: Record) -> Iterator[Entry]:
 
 
 def _encode_ring(record: RingSamples) -> Iterator[Entry]:
-    kind, key = {Signal.UTILIZATION: ("util", "share"), Signal.POWER: ("power", "watts")}[
-        record.signal
-    ]
+    kind, key = ("util", "share") if record.signal is Signal.UTILIZATION else ("power", "watts")
     for taken_at, value in record.samples:
         start = round(taken_at - record.nominal_seconds, 6)
         values = {"type": kind, "gpu": record.gpu, "start": start, "end": round(taken_at, 6)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 from exporter.recordings.reader import RecordingReader
 from exporter.records import Record, SourceHealth
 from exporter.sources import Emit, Position
+
+logger = logging.getLogger(__name__)
 
 _BATCH_RECORDS = 256
 
@@ -68,6 +71,8 @@ class RecordingSource:
                     await self._sleep(wait_seconds)
                 emit(record)
         self._over = True
+        if summary := self.reader.summary():
+            logger.warning("%s", summary)
 
     def now(self) -> float:
         """The recording's time now, in epoch seconds: its end once it is over; 0 before it began."""

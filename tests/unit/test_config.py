@@ -100,7 +100,7 @@ def test_all_mistakes_are_named_at_once_each_with_its_place() -> None:
     mistakes = check(
         """
         servers:
-          - {name: a, unit: a.service, contaner: b}
+          - {name: a, unit: a.service, stage: b}
           - name: "two\\nlines"
             files: [1, ok.log]
             stages: {0: [x], 99: [1], 2: 3, 4: [5, 5]}
@@ -117,7 +117,7 @@ def test_all_mistakes_are_named_at_once_each_with_its_place() -> None:
         "nvml: 'yes' is not true or false",
         "journal_dir: unknown setting; did you mean journal_directory?",
         "unit: unknown setting; it belongs to an entry of `servers`",
-        "servers[0].contaner: unknown setting; did you mean container?",
+        "servers[0].stage: unknown setting; did you mean stages?",
         "servers[1].name: 'two\\nlines' is not printable text without spaces around it",
         "servers[1].files[0]: 1 is not a path",
         "servers[1].stages.0[0]: 'x' is neither an NVML index nor a UUID that begins with GPU-",
