@@ -41,8 +41,8 @@ def role_of(title: str | None) -> Role:
         return Role.UNKNOWN
     if _SCHEDULER.match(title):
         return Role.SCHEDULER
-    if title.startswith("sglang::"):
-        return Role.MAIN if title.rstrip() == "sglang::server" else Role.OTHER
+    if "sglang::" in title:
+        return Role.MAIN if title.strip() == "sglang::server" else Role.OTHER
     return Role.MAIN if "sglang" in title and "multiprocessing" not in title else Role.OTHER
 
 
