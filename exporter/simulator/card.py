@@ -109,7 +109,8 @@ class SimulatedDriver:
         kept = POWER_KEPT if signal is Signal.POWER else UTILIZATION_KEPT
         with self._world.lock:
             taken = _newest(samples, self._world.now(), kept)
-        stamped = [(int(at * _US), value) for at, value in taken]
+        # A card that was away comes back with an empty ring.
+        stamped = [(int(at * _US), value) for at, value in taken if not self._is_lost(gpu, at)]
         return RingReading(tuple(each for each in stamped if each[0] > newer_than_us))
 
     def utilization(self, gpu: int) -> float:
@@ -245,12 +246,15 @@ class SimulatedDriver:
         """The card, if it answers now."""
         if not 0 <= gpu < len(self._world.cards):
             raise DriverError(call, "INVALID_ARGUMENT")
-        fault = self._scenario.fault
-        if fault is not None and fault.gpu == gpu and fault.lost is not None:
-            elapsed = self._world.now() - self._world.started_at
-            if fault.lost.end_if_inside(elapsed) is not None:
-                raise DriverError(call, "GPU_IS_LOST")
+        if self._is_lost(gpu, self._world.now()):
+            raise DriverError(call, "GPU_IS_LOST")
         return self._world.cards[gpu]
+
+    def _is_lost(self, gpu: int, at: float) -> bool:
+        fault = self._scenario.fault
+        if fault is None or fault.gpu != gpu or fault.lost is None:
+            return False
+        return fault.lost.end_if_inside(at - self._world.started_at) is not None
 
     def _mean_watts(self, card: CardActivity) -> float:
         with self._world.lock:

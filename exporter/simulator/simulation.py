@@ -136,4 +136,4 @@ class Simulation:
 
 def _stage_truth(working_seconds: float, waiting_seconds: float, seconds: float) -> StageTruth:
     working, waiting = working_seconds / seconds, waiting_seconds / seconds
-    return StageTruth(working, waiting, 1.0 - working - waiting)
+    return StageTruth(working, waiting, max(0.0, 1.0 - working - waiting))

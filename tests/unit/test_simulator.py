@@ -354,14 +354,18 @@ def test_a_lost_card_is_lost_alone_and_comes_back() -> None:
     assert driver.wait_for_xid(0.0) is None
     play(simulation, 25.0)
     for ask in (driver.identity, driver.power_watts, driver.memory_bytes, driver.processes):
-        with pytest.raises(DriverError) as lost:
+        with pytest.raises(DriverError) as refused:
             ask(3)
-        assert lost.value.code == "GPU_IS_LOST"
+        assert refused.value.code == "GPU_IS_LOST"
         ask(2)
     assert driver.wait_for_xid(0.0) == (3, 79)
     assert driver.wait_for_xid(0.0) is None
     play(simulation, 41.0)
     assert driver.identity(3).gpu == 3
+    lost = range(int((STARTED_AT + 20.0) * US), int((STARTED_AT + 40.0) * US))
+    samples = driver.ring(3, Signal.UTILIZATION, 0).samples
+    assert samples
+    assert not any(at_us in lost for at_us, _ in samples)
 
 
 def test_pcie_counters_move_with_the_traffic_between_neighbors() -> None:
