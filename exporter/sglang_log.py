@@ -155,7 +155,7 @@ _EVENT_LIKE = re.compile(
     r"server_args=(?:ServerArgs\(|\{)|max_total_num_tokens=[0-9]|#retracted_reqs: [0-9]"
     rf"|{re.escape(_FIRED_UP)}"
 )
-_CAPACITY_FIELD = re.compile(r"([a-z_]{1,40})=(-?[0-9]{1,15}|None)")
+_CAPACITY_VALUE = re.compile(r"-?[0-9]{1,15}|None")
 _CAPACITY_KEPT = (
     "max_total_num_tokens",
     "chunked_prefill_size",
@@ -213,11 +213,11 @@ def _parse_capacity(text: str) -> dict[str, FactValue] | None:
     """The whole numbers of `max_total_num_tokens=…, …`; memory figures are not read."""
     facts: dict[str, FactValue] = {}
     for token in text.split(", "):
-        field = _CAPACITY_FIELD.fullmatch(token)
-        if field is not None and field[1] in _CAPACITY_KEPT:
-            if field[1] in facts:
+        name, _, value = token.partition("=")
+        if name in _CAPACITY_KEPT:
+            if name in facts or not _CAPACITY_VALUE.fullmatch(value):
                 return None
-            facts[field[1]] = None if field[2] == "None" else int(field[2])
+            facts[name] = None if value == "None" else int(value)
     return facts if isinstance(facts.get("max_running_requests"), int) else None
 
 
@@ -231,7 +231,8 @@ def _kept_words(parsed: BatchLine | ArgsLine | CapacityLine | EventLine, message
         case ArgsLine(facts=facts):
             return render_server_args(facts)
         case CapacityLine(facts=facts):
-            return ", ".join(f"{name}={value}" for name, value in facts.items())
+            names = (name for name in _CAPACITY_KEPT if name in facts)
+            return ", ".join(f"{name}={facts[name]}" for name in names)
     return _EVENT_WORDS[parsed.kind].format(count=parsed.count)
 
 
