@@ -29,7 +29,8 @@ from exporter.sglang_log import is_wanted, parse_line, storable
 from tests.journal_export import DATA, REAL_JOURNALS, real_journal
 
 KEY = "sk-hidden-4711"
-LINES_IN_ONE_SERVER = 500
+_NAMED_KEY = re.compile(f"api_key(?:=|': )'{KEY}'")
+LINES_IN_ONE_SERVER = 20
 TITLES = (
     None,
     "sglang::scheduler",
@@ -74,7 +75,7 @@ def real_lines() -> list[str]:
     lines += [line for line in journal if "server_args" not in line][::12]
     lines += [
         *arguments[:1],
-        f"[2026-11-30 08:49:36] server_args=ServerArgs(model_path='/m', api_key='{KEY}', pp_size=8)",
+        f"[2026-11-30 08:49:36] server_args=ServerArgs(api_key='{KEY}', a=<b c>, model_path='/m', pp_size=8)",
         "[2026-11-30 08:49:36 PP3] max_total_num_tokens=32768, max_running_requests=64, context_len=1",
         "[2026-11-30 08:49:36] The server is fired up and ready to roll!",
         "[2026-11-30 08:49:36 PP3] KV cache pool is full. Retract requests. #retracted_reqs: 1, "
@@ -176,8 +177,9 @@ def check(message: str, title: str | None, admission: Admission, number: int) ->
     launch = None if title is None else "launch"
     record = admission.admit(LogLine("kimi", float(number), message, 7, title, launch))
     kept = storable(message)
-    assert KEY not in repr(record)
-    assert kept is None or KEY not in kept
+    if KEY not in _NAMED_KEY.sub("", message):  # else a splice made it another field's value
+        assert KEY not in repr(record)
+        assert kept is None or KEY not in kept
     if parsed is None or isinstance(parsed, Refusal):
         assert kept is None, message
         assert record is None or record == RefusedLine("kimi", float(number), parsed)
@@ -231,13 +233,14 @@ def mutate_and_check(count: int, seed: int) -> tuple[Counter[str], float]:
     """Mutates `count` lines one to three times; returns what became of them and µs a line."""
     dice = random.Random(seed)
     lines = real_lines()
+    others = [line for line in lines if " batch" not in line]
     outcomes: Counter[str] = Counter()
     admission = Admission()
     started = time.process_time()
     for number in range(count):
         if number % LINES_IN_ONE_SERVER == 0:
             admission = Admission()
-        message = dice.choice(lines)
+        message = dice.choice(lines if dice.random() < 0.8 else others)
         for _ in range(dice.randint(0, 3)):
             message = dice.choice(MUTATIONS)(dice, message or " ", dice.choice(lines))
         title = own_title(message) if dice.random() < 0.5 else dice.choice(TITLES)
