@@ -85,9 +85,10 @@ class Admission:
 
 
 @lru_cache(maxsize=1024)
-def _place(rank_text: str, title: str | None) -> Place | Refusal:
-    """Where a scheduler runs, from the text's ranks and its title's; rank 0 where neither says."""
+def _place(rank_text: str, title: str | None) -> tuple[Place, bool] | Refusal:
+    """Where a scheduler runs, and whether its title says so; rank 0 where nothing names one."""
     ranks = ranks_named(rank_text)
+    titled: dict[str, int] = {}
     if len(ranks) != rank_text.count(" "):  # the same kind twice
         return Refusal.RANK_MISMATCH
     if title is not None:
@@ -96,7 +97,7 @@ def _place(rank_text: str, title: str | None) -> Place | Refusal:
         if not ranks.keys() <= allowed or any(titled.get(k, v) != v for k, v in ranks.items()):
             return Refusal.RANK_MISMATCH
         ranks = titled | ranks
-    return Place(ranks.get("DP", 0), ranks.get("PP", 0), ranks.get("TP", 0))
+    return Place(ranks.get("DP", 0), ranks.get("PP", 0), ranks.get("TP", 0)), bool(titled)
 
 
 # --- batches -----------------------------------------------------------------------------------
@@ -133,13 +134,11 @@ def _scheduler_place(
             return Refusal.NOT_SCHEDULER
         if server.knows_schedulers or not stamped:
             return Refusal.UNVERIFIABLE
-    place = _place(rank_text, line.title)
-    if isinstance(place, Refusal):
-        return place
-    limits = server.limits if role is Role.SCHEDULER else server.unverified_limits
-    if place.pp >= limits.pp or place.dp >= limits.dp or place.tp >= limits.tp:
-        return Refusal.RANK_OUT_OF_BOUNDS
-    return place
+    found = _place(rank_text, line.title)
+    if isinstance(found, Refusal):
+        return found
+    place, titled = found
+    return place if server.has_room(place, titled) else Refusal.RANK_OUT_OF_BOUNDS
 
 
 def _in_bounds(figures: Figures, max_running: int | None) -> bool:

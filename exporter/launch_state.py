@@ -10,7 +10,7 @@ from exporter.records import FactValue, LogLine, ServerFacts
 
 MAX_STAGES = 64
 MAX_RANKS = 4096
-MAX_UNVERIFIED_REPLICAS = 64
+MAX_UNTITLED_STAGES = 64
 MAX_LOOKED_BACK = 4096
 
 
@@ -23,7 +23,6 @@ class Place(NamedTuple):
 
 
 _UNBOUNDED = Place(MAX_RANKS, MAX_STAGES, MAX_RANKS)
-_UNVERIFIED = Place(MAX_UNVERIFIED_REPLICAS, MAX_STAGES, MAX_RANKS)
 
 
 @dataclass(slots=True)
@@ -41,10 +40,10 @@ class LaunchState:
     """A new launch no record has told of yet."""
     sizes: dict[str, int] = field(default_factory=dict)
     limits: Place = _UNBOUNDED
-    """For the ranks of a known scheduler."""
-    unverified_limits: Place = _UNVERIFIED
-    """For the ranks of an unknown process."""
+    """The ranks of every scheduler are below these."""
     _configured: dict[str, int] = field(default_factory=dict)
+    _untitled: set[tuple[int, int]] = field(default_factory=set)
+    """Replicas and stages that no process title vouched for."""
     _looked_back: set[tuple[float, int | None]] = field(default_factory=set)
 
     def begin(self, launch: str | None) -> None:
@@ -54,6 +53,7 @@ class LaunchState:
         self.launch, self.main_pid = launch, None
         self.has_args = self.fired_up = self.batches_seen = False
         self._looked_back.clear()
+        self._untitled.clear()
         self._resize(dict(self._configured))
 
     def is_another_main(self, pid: int | None) -> bool:
@@ -72,12 +72,29 @@ class LaunchState:
 
     def _resize(self, sizes: dict[str, int]) -> None:
         self.sizes = sizes
-        pp = min(sizes.get("pp_size", MAX_STAGES), MAX_STAGES)
-        tp = min(sizes.get("tp_size", MAX_RANKS), MAX_RANKS)
-        dp = min(sizes.get("dp_size", 1), MAX_RANKS)
-        alone = dp == 1  # then SGLANG_DP_RANK may number single servers behind a router
-        self.limits = Place(MAX_RANKS if alone else dp, pp, tp)
-        self.unverified_limits = Place(MAX_UNVERIFIED_REPLICAS if alone else dp, pp, tp)
+        self.limits = Place(
+            min(sizes.get("dp_size", MAX_RANKS), MAX_RANKS),
+            min(sizes.get("pp_size", MAX_STAGES), MAX_STAGES),
+            min(sizes.get("tp_size", MAX_RANKS), MAX_RANKS),
+        )
+
+    def has_room(self, place: Place, titled: bool) -> bool:
+        """Whether a scheduler can have these ranks, said by its title or by the text alone.
+
+        A title may number a server of one replica as it likes: SGLANG_DP_RANK does, behind a
+        router. Ranks of the text alone make a bounded number of stages.
+        """
+        dp, pp, tp = place
+        limits = self.limits
+        if pp >= limits.pp or tp >= limits.tp:
+            return False
+        if titled:
+            return dp < (limits.dp if limits.dp > 1 else MAX_RANKS)
+        if (dp, pp) not in self._untitled:
+            if dp >= limits.dp or len(self._untitled) >= MAX_UNTITLED_STAGES:
+                return False
+            self._untitled.add((dp, pp))
+        return True
 
     def record(self, line: LogLine, facts: dict[str, FactValue], origin: str) -> ServerFacts:
         """A record of new facts; it also announces a new launch if that is still to do."""

@@ -212,7 +212,7 @@ def test_a_batch_line_behind_other_text_is_refused():
         ("sglang::scheduler", Role.SCHEDULER),
         ("sglang::scheduler ", Role.SCHEDULER),
         ("sglang::scheduler_DP1_PP0_ATTN_CP0_TP4_EP4", Role.SCHEDULER),
-        ("sglang::schedul", Role.OTHER),
+        ("sglang::scheduler"[:15], Role.OTHER),
         (" sglang::scheduler_PP3", Role.OTHER),
         ("sglang::tokenizer_worker:12", Role.OTHER),
         ("sglang::data_parallel_controller", Role.OTHER),
@@ -240,9 +240,29 @@ def test_a_rank_beyond_the_known_size_is_refused():
         assert log.refusal(BODY, ranks, title=title) is Refusal.RANK_OUT_OF_BOUNDS
 
 
-@pytest.mark.parametrize("ranks", [" PP64", " PP9999", " DP64", " TP4096"])
+@pytest.mark.parametrize("ranks", [" PP64", " PP9999", " DP4096", " TP4096"])
 def test_ranks_of_unknown_processes_are_bounded_without_facts(ranks):
     assert Log().refusal(BODY, ranks) is Refusal.RANK_OUT_OF_BOUNDS
+
+
+def test_lines_of_unknown_processes_make_a_bounded_number_of_stages():
+    log = Log()
+    for stage in range(8):
+        log.batch(BODY, f" PP{stage}")
+    records = [log.admit(BODY, f" DP{dp} PP{pp}") for dp in range(64) for pp in range(64)]
+    assert sum(isinstance(record, Batch) for record in records) == 64
+    assert {record.reason for record in records if isinstance(record, RefusedLine)} == {
+        Refusal.RANK_OUT_OF_BOUNDS
+    }
+    log.batch(BODY, " PP7")
+
+
+@pytest.mark.parametrize("title", [None, "sglang::scheduler"])
+def test_a_replica_that_only_the_text_names_is_refused_where_there_is_one(title):
+    log = Log()
+    log.facts(args(pp_size=1, dp_size=1), title=None if title is None else MAIN)
+    assert log.refusal(BODY, " DP1", title=title) is Refusal.RANK_OUT_OF_BOUNDS
+    log.batch(BODY, "", title=title)
 
 
 def test_a_replica_behind_a_router_may_have_any_dp_rank():
