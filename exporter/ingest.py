@@ -125,7 +125,7 @@ class Ingest:
 
     async def _keep_running(self, feed: Feed) -> None:
         source, name = feed.source, feed.source.health.name
-        position = self._positions.load(name) if self._positions else None
+        position = self._positions.position(name) if self._positions else None
         retry = FIRST_RETRY_SECONDS
         said = None
         while True:
@@ -167,7 +167,7 @@ class Ingest:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._positions is not None:
-                self._positions.tick(self.clock(), self._read_positions())
+                self._positions.tick(self._read_positions())
 
     def _read_positions(self) -> dict[str, Position]:
         positions = {}

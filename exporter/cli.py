@@ -1,0 +1,245 @@
+"""The command line: arguments in, one of the daemon's programs run, an exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from exporter import __version__, daemon
+from exporter.config import (
+    DEFAULT_PORT,
+    DEFAULT_UNIT,
+    Config,
+    ConfigError,
+    build,
+    load,
+    parse_listen,
+)
+from exporter.positions import StateFileInUseError
+from exporter.records import FatalSourceError
+from exporter.simulator import SCENARIOS
+from exporter.web import CannotListenError
+
+EXIT_OK = 0
+EXIT_ERROR = 3
+"""A usage or run error; 1 and 2 are verdicts of `diagnose`."""
+
+_DESCRIPTION = """\
+Shows what each pipeline stage of an SGLang server is doing: batch sizes, running requests and GPU
+residency per stage, from the server's log and the GPU driver's own sample rings. The server needs
+no change."""
+
+_EPILOG = """\
+first steps:
+  sglang-pipeline-exporter demo                        no GPU, no SGLang: look around
+  sglang-pipeline-exporter serve --unit sglang.service on the host that serves
+  curl localhost:10810/metrics                         what Prometheus will see
+  sglang-pipeline-exporter COMMAND --help              more about one command"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Exits with 3 at a usage error: 2 is a verdict."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_ERROR, f"{self.prog}: {message}\n")
+
+
+def _listen(text: str) -> tuple[str | None, int]:
+    try:
+        return parse_listen(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 7 * 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to a week")
+    return seconds
+
+
+def _add_listen(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        type=_listen,
+        metavar="ADDRESS:PORT",
+        help=f"where to serve HTTP; :PORT means all addresses (default: :{DEFAULT_PORT})",
+    )
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "sources (one log; several servers need --config). Without any: --unit " + DEFAULT_UNIT
+    )
+    group.add_argument("--config", type=Path, metavar="FILE", help="read everything from a file")
+    log = group.add_mutually_exclusive_group()
+    log.add_argument("--unit", help="systemd unit of the server, read from the journal")
+    log.add_argument(
+        "--container", metavar="NAME", help="container whose log driver is journald, by name"
+    )
+    log.add_argument("--identifier", metavar="ID", help="syslog identifier, as systemd-cat -t sets")
+    log.add_argument(
+        "--file",
+        action="append",
+        dest="files",
+        metavar="PATH",
+        help="log file or glob: plain, Docker json-file or CRI; may be repeated",
+    )
+    log.add_argument("--stdin", action="store_true", help="read the log from a pipe")
+    group.add_argument("--server", metavar="NAME", help="label `server` (default: from the source)")
+    group.add_argument(
+        "--journal-dir", type=Path, metavar="DIR", help="a journal elsewhere (default: this host's)"
+    )
+    group.add_argument(
+        "--from-start", action="store_true", help="begin with the oldest entry, not with now"
+    )
+    group.add_argument("--no-nvml", action="store_true", help="do not read GPUs")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="sglang-pipeline-exporter",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the exporter beside a server")
+    _add_sources(serve)
+    _add_listen(serve)
+    serve.add_argument(
+        "--state-file",
+        type=Path,
+        metavar="FILE",
+        help="where reading positions are kept (default: $STATE_DIRECTORY or ~/.local/state)",
+    )
+
+    demo = commands.add_parser(
+        "demo",
+        help="run everything against a simulated PP8 server: no GPU, no SGLang",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="scenarios:\n"
+        + "\n".join(f"  {name:<21} {scenario.description}" for name, scenario in SCENARIOS.items()),
+    )
+    demo.add_argument(
+        "--scenario",
+        default="healthy",
+        choices=tuple(SCENARIOS),
+        metavar="NAME",
+        help="what the simulated server suffers from (default: healthy)",
+    )
+    _add_listen(demo)
+
+    record = commands.add_parser("record", help="write what the sources say to a file")
+    record.add_argument("--duration", type=_seconds, default=60.0, metavar="SECONDS")
+    record.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="NAME.jsonl or NAME.jsonl.gz"
+    )
+    _add_sources(record)
+
+    replay = commands.add_parser("replay", help="serve a recording as if it happened now")
+    replay.add_argument("recording", type=Path, metavar="FILE")
+    replay.add_argument(
+        "--once", action="store_true", help="feed all of it, print the metrics of its end and exit"
+    )
+    _add_listen(replay)
+
+    check = commands.add_parser("check-config", help="check a configuration file, name all mistakes")
+    check.add_argument("file", type=Path, metavar="FILE")
+    return parser
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    """The configuration of the file, or that of the options."""
+    options = {
+        key: value
+        for key in ("unit", "container", "identifier", "files", "stdin")
+        if (value := getattr(arguments, key))
+    }
+    if arguments.server is not None:
+        options["name"] = arguments.server
+    if arguments.config is None:
+        if not options.keys() - {"name"}:
+            options["unit"] = DEFAULT_UNIT
+        config = build({"servers": [options]})
+    elif options:
+        raise ConfigError("--config names the servers: give no other source beside it")
+    else:
+        config = load(arguments.config)
+    if arguments.journal_dir is not None:
+        config = replace(config, journal_directory=arguments.journal_dir)
+    if arguments.from_start:
+        config = replace(config, from_start=True)
+    if arguments.no_nvml:
+        config = replace(config, nvml=False)
+    return _with_listen(config, arguments)
+
+
+def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
+    listen = getattr(arguments, "listen", None)
+    if listen is not None:
+        config = replace(config, listen_host=listen[0], listen_port=listen[1])
+    state_file = getattr(arguments, "state_file", None)
+    return config if state_file is None else replace(config, state_file=state_file)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    match arguments.command:
+        case "serve":
+            asyncio.run(daemon.serve(_config(arguments)))
+        case "demo":
+            with tempfile.TemporaryDirectory(prefix="sglang-pipeline-demo-") as directory:
+                config = _with_listen(Config(servers=()), arguments)
+                asyncio.run(daemon.demo(arguments.scenario, config, Path(directory)))
+        case "record":
+            asyncio.run(daemon.record(_config(arguments), arguments.duration, arguments.output))
+        case "replay" if arguments.once:
+            sys.stdout.write(daemon.replay_once(arguments.recording))
+        case "replay":
+            asyncio.run(
+                daemon.replay(arguments.recording, _with_listen(Config(servers=()), arguments))
+            )
+        case "check-config":
+            config = load(arguments.file)
+            names = ", ".join(server.name for server in config.servers)
+            print(f"{arguments.file}: good ({len(config.servers)} servers: {names})")
+
+
+def help_text() -> str:
+    """What `--help` prints, for the documentation."""
+    return _parser().format_help()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S%z",
+        stream=sys.stderr,
+    )
+    arguments = _parser().parse_args(argv)
+    try:
+        _run(arguments)
+    except (ConfigError, CannotListenError, StateFileInUseError, FatalSourceError, OSError) as error:
+        print(f"sglang-pipeline-exporter {arguments.command}: {error}", file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_OK
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""Wires sources, model and HTTP into the running programs: serve, demo, record, replay."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from prometheus_client.exposition import generate_latest
+
+from exporter.collector import SnapshotCollector
+from exporter.config import Config, ServerConfig
+from exporter.gpu_driver import GpuDriver
+from exporter.ingest import Feed, Ingest
+from exporter.positions import PositionStore, default_path
+from exporter.recordings.reader import read_records
+from exporter.recordings.writer import RecordingWriter
+from exporter.records import LogLine, Record
+from exporter.sglang_log import is_wanted, storable
+from exporter.simulator import DemoServer
+from exporter.sources import Source
+from exporter.sources.files import FilesSource, StdinSource
+from exporter.sources.gpu_sampler import GpuSampler
+from exporter.sources.journal import JournalMatch, JournalSource
+from exporter.sources.nvml import NvmlDriver
+from exporter.sources.recording import RecordingSource
+from exporter.stage_map import StageMapper
+from exporter.web import WebServer
+
+log = logging.getLogger(__name__)
+
+PROC = Path("/proc")
+PROGRESS_SECONDS = 1.0
+
+
+# --- wiring ------------------------------------------------------------------------------------
+
+
+def log_source(server: ServerConfig, config: Config) -> Source:
+    """The source a server's log is read from."""
+    if server.stdin:
+        return StdinSource(server.name, is_wanted)
+    if server.files:
+        return FilesSource(server.name, server.files, is_wanted, from_start=config.from_start)
+    match = JournalMatch(
+        unit=server.unit, container=server.container, identifier=server.identifier
+    )
+    return JournalSource(
+        server.name,
+        match,
+        is_wanted,
+        directory=config.journal_directory,
+        from_start=config.from_start,
+    )
+
+
+def live_ingest(
+    config: Config,
+    *,
+    driver: GpuDriver | None = None,
+    proc_root: Path = PROC,
+    positions: PositionStore | None = None,
+    tap: Callable[[Record, LogLine | None], None] | None = None,
+) -> Ingest:
+    """Sources, rules and model as the configuration says; `driver` stands in for NVML."""
+    feeds = [Feed(log_source(server, config), server.name) for server in config.servers]
+    health = None
+    if config.nvml:
+        sampler = GpuSampler(driver or NvmlDriver(), proc_root=proc_root)
+        health = sampler.driver_health
+        feeds.append(Feed(sampler, reads_log=False))
+    return Ingest(
+        feeds,
+        mapper=StageMapper(config.servers),
+        clock=time.time,
+        positions=positions,
+        driver_health=health,
+        tap=tap,
+    )
+
+
+async def _stopped() -> None:
+    """Returns at SIGTERM or SIGINT."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+async def _first_of(*tasks: asyncio.Task[None]) -> None:
+    """Waits for the first task to end, cancels the rest and raises what went wrong in any."""
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+
+
+async def _serve(ingest: Ingest, config: Config, greeting: str) -> None:
+    """Serves until a signal; an input that ended for good (stdin, a recording) is served on."""
+    server = WebServer(ingest)
+    await server.start(config)
+    log.info(greeting, f"http://{config.listen_host or '127.0.0.1'}:{server.port}")
+    reading = asyncio.create_task(ingest.run(), name="ingest")
+    stopping = asyncio.create_task(_stopped(), name="signals")
+    try:
+        await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if reading.done():
+            reading.result()
+            await stopping
+    finally:
+        for task in (stopping, reading):
+            task.cancel()
+        await asyncio.gather(reading, stopping, return_exceptions=True)
+        await server.close()
+        log.info("stopped")
+
+
+# --- programs ----------------------------------------------------------------------------------
+
+
+async def serve(config: Config) -> None:
+    """Runs the exporter until SIGTERM or SIGINT.
+
+    Raises:
+        CannotListenError: The address is taken.
+        StateFileInUseError: Another exporter keeps its positions in the same file.
+        FatalSourceError: Only a new process helps.
+    """
+    positions = PositionStore(config.state_file or default_path(os.environ))
+    try:
+        await _serve(live_ingest(config, positions=positions), config, "serving on %s/metrics")
+    finally:
+        positions.close()
+
+
+async def demo(scenario: str, config: Config, directory: Path) -> None:
+    """Runs the exporter against a simulated PP8 server and eight simulated GPUs."""
+    world = DemoServer(scenario, directory)
+    if world.journal_directory is not None:
+        server = ServerConfig(name="sglang", unit=world.unit)
+    else:
+        server = ServerConfig(name="sglang", files=(str(world.log_file),))
+        log.warning("systemd-journal-remote is not installed: the demo writes a plain log file")
+    config = replace(
+        config,
+        servers=(server,),
+        journal_directory=world.journal_directory,
+        from_start=True,
+        nvml=True,
+    )
+    ingest = live_ingest(config, driver=world.driver, proc_root=world.proc_root)
+    running = asyncio.create_task(world.run(), name="simulation")
+    serving = asyncio.create_task(
+        _serve(ingest, config, f"demo of {scenario!r} on %s (metrics on /metrics)"), name="serve"
+    )
+    try:
+        await _first_of(serving, running)
+    finally:
+        await world.close()
+
+
+async def record(config: Config, seconds: float, output: Path) -> None:
+    """Writes what the sources say to a recording for a while, or until a signal."""
+    with RecordingWriter(output) as writer:
+        failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tap(made: Record, line: LogLine | None) -> None:
+            try:
+                if line is None:
+                    writer.write(made)
+                elif (text := storable(line.message)) is not None:
+                    writer.write_log(line, text)
+            except OSError as error:  # the disk is full: no source is to blame
+                if not failure.done():
+                    failure.set_exception(error)
+
+        async def failed() -> None:
+            await failure
+
+        ingest = live_ingest(config, tap=tap)
+        await _first_of(
+            asyncio.create_task(ingest.run(), name="ingest"),
+            asyncio.create_task(_stopped(), name="signals"),
+            asyncio.create_task(failed(), name="disk"),
+            asyncio.create_task(_progress(ingest, writer, seconds), name="progress"),
+        )
+    print(f"wrote {writer.lines} lines to {output}", file=sys.stderr)
+
+
+async def _progress(ingest: Ingest, writer: RecordingWriter, seconds: float) -> None:
+    """Says once a second how far a recording is; returns when its time is over."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        await asyncio.sleep(min(left, PROGRESS_SECONDS))
+        writer.advance()
+        waiting = "; ".join(f"{name}: {why}" for name, why in ingest.waiting_for().items())
+        done = min(1.0, 1.0 - (end - time.monotonic()) / seconds)
+        print(
+            f"\rrecording {done:4.0%}, {writer.lines} lines {waiting}".ljust(80),
+            end="" if sys.stderr.isatty() else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def replay_once(path: Path) -> str:
+    """The exposition of the instant of a recording's last record.
+
+    Raises:
+        RecordingError: It is no recording this version can read.
+    """
+    reader = read_records(path)
+    source = RecordingSource(path)
+    source.health = reader.health
+    ingest = Ingest(
+        (Feed(source),), mapper=StageMapper(()), clock=lambda: reader.newest_at or 0.0
+    )
+    for made in reader:
+        ingest.handle(made)
+    summary = reader.summary()
+    if summary:
+        log.warning("%s", summary)
+    snapshot = ingest.snapshot()
+    return generate_latest(SnapshotCollector(snapshot, ingest.state(snapshot), None)).decode()
+
+
+async def replay(path: Path, config: Config) -> None:
+    """Serves a recording at the speed it was made; after its end, its last instant."""
+    source = RecordingSource(path)
+    ingest = Ingest((Feed(source),), mapper=StageMapper(()), clock=source.now)
+    await _serve(ingest, config, f"replaying {path} on %s/metrics")
+
