@@ -156,7 +156,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_listen(replay)
 
-    check = commands.add_parser("check-config", help="check a configuration file, name all mistakes")
+    check = commands.add_parser(
+        "check-config", help="check a configuration file, name all mistakes"
+    )
     check.add_argument("file", type=Path, metavar="FILE")
     return parser
 
@@ -233,7 +235,13 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         _run(arguments)
-    except (ConfigError, CannotListenError, StateFileInUseError, FatalSourceError, OSError) as error:
+    except (
+        ConfigError,
+        CannotListenError,
+        StateFileInUseError,
+        FatalSourceError,
+        OSError,
+    ) as error:
         print(f"sglang-pipeline-exporter {arguments.command}: {error}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:
