@@ -175,6 +175,7 @@ class JournalSource:
 
     async def _step(self, emit: Emit) -> None:
         if self._must_reopen:
+            await asyncio.sleep(0)
             await self._reopen()
         self._watch()
         self._wake.clear()
