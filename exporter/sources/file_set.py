@@ -95,12 +95,13 @@ class FileSet:
     def to_read(self) -> Iterator[FollowedFile]:
         """Files that were written to; those that match no more first, to be read to their end."""
         now = self._monotonic()
-        for file in sorted(self._files.values(), key=lambda file: file.retired_at is None):
+        for file in self._files.values():
             if file.is_matching and file.is_at_its_path():
                 file.retired_at = None
             elif file.retired_at is None:
                 file.retired_at = now
                 self.has_moved = True
+        for file in sorted(self._files.values(), key=lambda file: file.retired_at is None):
             if file.has_changed():
                 if file.retired_at is not None:
                     file.retired_at = now

@@ -1,8 +1,8 @@
 """Follows log files by glob, and standard input: the same records as from the journal.
 
 Comes in: text lines, plain or wrapped by a container runtime. Goes out: wanted lines as `LogLine`s
-without PID and title, which text cannot vouch for. Files are looked at five times a second, which
-costs about 4 µs a file.
+without PID and title, which text cannot vouch for. Files are looked at five times a second; 100 idle
+ones cost 0.6 % of a core (measured).
 """
 
 from __future__ import annotations

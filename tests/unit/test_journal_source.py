@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from exporter.records import LogLine, Record, Refusal, SourceUnavailableError
 from exporter.sources import Position
 from exporter.sources.journal import JournalMatch, JournalSource
+from exporter.sources.journal_entries import EntryReader
 from exporter.sources.journal_position import ReadTo
 from tests.journal_writer import JournalWriter, journal_remote
 from tests.journald import hand_started_journald, why_not
@@ -583,6 +587,60 @@ async def test_missing_permission_names_the_group() -> None:
             os.seteuid(0)
     finally:
         shutil.rmtree(directory)
+
+
+async def test_from_start_on_a_journal_without_our_unit_hints_at_its_name(
+    journal: JournalWriter,
+) -> None:
+    journal.write("batch", unit="other.service")
+    journal.flush()
+    async with following(journal.directory, from_start=True) as followed:
+        await followed.until(lambda: followed.source.health.last_error is not None)
+        assert "no entry of sglang.service yet" in (followed.source.health.last_error or "")
+        assert followed.source.health.up
+
+
+class BreaksOnce:
+    """A real reader that reports a damaged file at its third entry."""
+
+    def __init__(self, reader: EntryReader) -> None:
+        self._reader = reader
+        self._left = 3
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._reader, name)
+
+    def next_entry(self) -> bool:
+        self._left -= 1
+        if self._left == 0:
+            raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+        return self._reader.next_entry()
+
+
+async def test_a_reader_that_breaks_is_opened_anew_where_it_was(journal: JournalWriter) -> None:
+    async with following(journal.directory) as followed:
+        tail = followed.source._tail
+        tail._reader = cast(EntryReader, BreaksOnce(tail.reader))
+        for number in range(5):
+            journal.write(f"batch {number}")
+        journal.flush()
+        assert await followed.until_lines(5) == [f"batch {number}" for number in range(5)]
+        assert "Bad message" in (followed.source.health.last_error or "")
+        assert followed.source.health.gaps == 0
+
+
+def test_a_missing_library_names_what_to_install() -> None:
+    script = (
+        "import asyncio, sys\n"
+        "sys.modules['systemd'] = None\n"
+        "from exporter.sources.journal import JournalMatch, JournalSource\n"
+        "source = JournalSource('kimi', JournalMatch(unit='x.service'), bool)\n"
+        "asyncio.run(source.open(None))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "SourceUnavailableError" in done.stderr
+    assert "pip install systemd-python" in done.stderr
+    assert "libsystemd-dev" in done.stderr
 
 
 async def test_a_replaced_directory_is_found_again(journal: JournalWriter) -> None:
