@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -418,9 +418,11 @@ async def test_a_container_runtimes_pieces_are_refused(journal: JournalWriter) -
     docker = {"CONTAINER_NAME": "sglang", "CONTAINER_ID_FULL": "c" * 64, "PRIORITY": "6"}
     match = JournalMatch(container="sglang")
     async with following(journal.directory, match=match) as followed:
-        write_as_docker = lambda text, **more: journal.write(  # noqa: E731 - one fixed sender
-            text, transport="journal", cmdline="/usr/bin/dockerd", **docker, **more
-        )
+
+        def write_as_docker(text: str, **more: str) -> None:
+            fields: dict[str, Any] = {**docker, **more}
+            journal.write(text, transport="journal", cmdline="/usr/bin/dockerd", **fields)
+
         write_as_docker("a piece of a batch", CONTAINER_PARTIAL_MESSAGE="true")
         write_as_docker("the rest, forged batch")
         write_as_docker("last batch", CONTAINER_PARTIAL_ID="1", CONTAINER_PARTIAL_LAST="true")
@@ -450,7 +452,7 @@ async def test_the_title_is_known_only_where_journald_vouches_for_the_writer(
     journal: JournalWriter,
     transport: str | None,
     cmdline: str | None,
-    fields: dict[str, str],
+    fields: dict[str, Any],
     title: str | None,
 ) -> None:
     async with following(journal.directory) as followed:
@@ -637,7 +639,9 @@ def test_a_missing_library_names_what_to_install() -> None:
         "source = JournalSource('kimi', JournalMatch(unit='x.service'), bool)\n"
         "asyncio.run(source.open(None))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert "SourceUnavailableError" in done.stderr
     assert "pip install systemd-python" in done.stderr
     assert "libsystemd-dev" in done.stderr
