@@ -26,9 +26,9 @@ from exporter.sglang_log import is_wanted, storable
 from exporter.simulator import DemoServer
 from exporter.sources import Source
 from exporter.sources.files import FilesSource, StdinSource
-from exporter.sources.gpu_sampler import GpuSampler
+from exporter.sources.gpus.nvml import NvmlDriver
+from exporter.sources.gpus.sampler import GpuSampler
 from exporter.sources.journal import JournalMatch, JournalSource
-from exporter.sources.nvml import NvmlDriver
 from exporter.sources.recording import RecordingSource
 from exporter.stage_map import StageMapper
 from exporter.web import WebServer

@@ -29,7 +29,7 @@ from exporter.records import (
 )
 from exporter.snapshot import Snapshot
 from exporter.sources import Position, Source
-from exporter.sources.gpu_sampler import GpuSampler
+from exporter.sources.gpus.sampler import GpuSampler
 from exporter.stage_map import StageMapper
 
 log = logging.getLogger(__name__)
