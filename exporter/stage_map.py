@@ -235,6 +235,7 @@ class _Server:
         }
         self.facts = {}
         self.titled = False
+        self.told = ((), "")  # whoever heard the old map drops it at a new launch
 
 
 def _ranks(process: GpuProcess) -> tuple[int, int, int] | None:
