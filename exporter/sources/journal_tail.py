@@ -71,7 +71,8 @@ class JournalTail:
         self.close()
         self._reader = open_another(self._match, self._directory)
         self._reader.add_disjunction()
-        self._reader.add_match(f"MESSAGE_ID={SUPPRESSED_MESSAGE_ID}")
+        # Journald's own alone: anybody else may write its message id.
+        self._reader.add_match(f"MESSAGE_ID={SUPPRESSED_MESSAGE_ID}", "_TRANSPORT=driver")
         if read_to is not None:
             self._checked_us = self._checked_us or read_to.realtime_us
             await self._settle(read_to)

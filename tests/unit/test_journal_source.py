@@ -376,6 +376,18 @@ async def test_journalds_message_id_lets_nobody_elses_line_in(journal: JournalWr
         journal.flush()
         assert await followed.until_lines(1) == ["batch"]
         assert followed.source.health.suppressed_messages == 0
+        assert followed.source.health.lines == 1
+
+
+async def test_an_entry_that_lost_its_text_is_a_gap(journal: JournalWriter) -> None:
+    async with following(journal.directory) as followed:
+        journal.write(None, transport="journal")
+        journal.write(None)
+        journal.write("batch")
+        journal.flush()
+        await followed.until_lines(1)
+        assert followed.source.health.gaps == 1
+        assert followed.source.health.lines == 3
 
 
 @pytest.mark.parametrize("reason", ["pid-change", "line-max", "nul", "eof"])
