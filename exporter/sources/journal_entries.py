@@ -206,8 +206,8 @@ class EntryDecoder:
         if field_or_none(reader, "MESSAGE_ID") != SUPPRESSED_MESSAGE_ID.encode():
             return False
         fields = reader.fields()
-        if first(fields, "_TRANSPORT") not in {b"driver", None}:
-            return True
+        if first(fields, "_TRANSPORT") != b"driver":
+            return False  # a line of our own unit that only says so
         units = {first(fields, name) for name in ("OBJECT_SYSTEMD_UNIT", "UNIT", "_SYSTEMD_UNIT")}
         if self._unit is not None and (
             self._unit.encode() in units

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.journal_lives import BusyServer, Lives, Toll
+from tests.journal_lives import BusyServer, Lives, Toll, decode_line
 from tests.journal_writer import JournalWriter, journal_remote
+from tests.journald import hand_started_journald, logging_process, why_not
+from tests.running import Metrics, RunningExporter
 
 pytestmark = pytest.mark.skipif(
     journal_remote() is None, reason="systemd-journal-remote is not installed"
 )
 
+LIVES = 4
 
-def run_lives(folder: Path, seed: int, lives: int = 5) -> Toll:
-    folder.mkdir(exist_ok=True)
+
+def run_lives(folder: Path, seed: int) -> Toll:
+    """What becomes of the lines of a busy server over some lives; also run at length."""
+    chance = random.Random(seed)
+    options = ["--from-start"] if seed % 2 else []
     with JournalWriter(folder / "journal") as writer, BusyServer(writer, seed) as server:
-        run = Lives(folder, server, random.Random(seed))
-        run.begin()
-        for _ in range(lives):
-            run.live()
-            run.disturb()
-        return run.end()
+        lives = Lives(folder, server, chance, *options)
+        lives.begin()
+        for _ in range(LIVES):
+            lives.live()
+            lives.disturb()
+        return lives.end()
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -31,6 +40,132 @@ def test_killed_and_started_again_at_random_moments_no_line_is_lost_or_doubled(
     tmp_path: Path, seed: int
 ) -> None:
     toll = run_lives(tmp_path, seed)
-    print(toll)
+    assert toll.lines > 100
     assert toll.counted == toll.expected
-    assert toll.lines > 0
+
+
+# --- where counting begins ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[JournalWriter]:
+    with JournalWriter(tmp_path / "journal") as writer:
+        yield writer
+
+
+def write(journal: JournalWriter, lines: int) -> None:
+    for _ in range(lines):
+        journal.write(decode_line(0))
+    journal.flush()
+
+
+def serve(journal: JournalWriter, *options: str) -> RunningExporter:
+    """An exporter that has begun to read."""
+    args = ["serve", "--unit=sglang.service", f"--journal-dir={journal.directory}", "--no-nvml"]
+    exporter = RunningExporter([*args, *options], journal.directory.parent)
+    exporter.wait_for(lambda shown: shown.value("exporter_source_up", source="journal:sglang"))
+    return exporter
+
+
+def batches(metrics: Metrics) -> float:
+    return metrics.total("stage_batches_total", mode="decode", pp_rank="0")
+
+
+def lines(metrics: Metrics) -> float:
+    return metrics.total("exporter_journal_lines_total")
+
+
+def test_a_first_start_counts_from_now(journal: JournalWriter) -> None:
+    write(journal, 5)
+    with serve(journal) as exporter:
+        write(journal, 2)
+        shown = exporter.wait_for(lambda shown: lines(shown) >= 2)
+    assert (lines(shown), batches(shown)) == (2, 2)
+
+
+def test_lines_logged_while_the_exporter_was_down_count(journal: JournalWriter) -> None:
+    write(journal, 5)
+    with serve(journal) as exporter:
+        exporter.kill()
+    write(journal, 3)
+    journal.rotate()
+    write(journal, 4)
+    with serve(journal) as exporter:
+        shown = exporter.wait_for(lambda shown: lines(shown) >= 7)
+    assert (lines(shown), batches(shown)) == (7, 7)
+
+
+def test_from_start_counts_what_the_journal_holds_once(journal: JournalWriter) -> None:
+    write(journal, 5)
+    journal.rotate()
+    write(journal, 5)
+    with serve(journal, "--from-start") as exporter:
+        shown = exporter.wait_for(lambda shown: lines(shown) >= 10)
+        assert (lines(shown), batches(shown)) == (10, 10)
+        exporter.kill()
+    write(journal, 1)
+    with serve(journal, "--from-start") as exporter:
+        shown = exporter.wait_for(lambda shown: lines(shown) >= 1)
+    assert (lines(shown), batches(shown)) == (1, 1)
+
+
+def test_what_was_read_after_the_last_scrape_is_read_again(journal: JournalWriter) -> None:
+    with serve(journal) as exporter:
+        write(journal, 5)
+        shown = exporter.wait_for(lambda shown: lines(shown) >= 5)
+        write(journal, 4)
+        # The landing page is no scrape: it shows that the lines were read, and nothing more.
+        exporter.wait_until(lambda: "<td>9</td>" in exporter.get("/").text)
+        exporter.kill()
+    with serve(journal) as exporter:
+        again = exporter.wait_for(lambda shown: lines(shown) >= 4)
+    assert (lines(shown), lines(again)) == (5, 4)
+
+
+def test_a_second_exporter_with_the_same_state_file_ends_at_once(journal: JournalWriter) -> None:
+    write(journal, 1)
+    with serve(journal), pytest.raises(AssertionError, match="another exporter keeps its reading"):
+        serve(journal)
+
+
+# --- through a real journald -------------------------------------------------------------------
+
+IDENTIFIER = "sglang-lives"
+
+
+def journalctl_count() -> int:
+    command = ["journalctl", "--output=cat", "--quiet", f"--identifier={IDENTIFIER}"]
+    return subprocess.run(command, capture_output=True, check=True).stdout.count(b"\n")
+
+
+@pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
+def test_lines_through_journald_count_over_kills_and_its_own_rotation(tmp_path: Path) -> None:
+    """Counted or refused: a scheduler's first entries still have its parent's command line."""
+    args = ["serve", f"--identifier={IDENTIFIER}", "--no-nvml", "--from-start"]
+    said, seen = 0, 0.0
+    with (
+        hand_started_journald() as journald,
+        logging_process(IDENTIFIER, "sglang::scheduler_PP0") as log,
+    ):
+        for _ in range(3):
+            with RunningExporter(args, tmp_path) as exporter:
+                before, target = seen, said + 20
+
+                def has_read(shown: Metrics, before: float = before, target: int = target) -> bool:
+                    assert shown.total("stage_batches_total") + shown.total(
+                        "exporter_rejected_lines_total"
+                    ) == lines(shown)
+                    return before + lines(shown) >= target
+
+                log.write(f"{decode_line(0)}\n".encode() * 20)
+                said += 20
+                seen = before + lines(exporter.wait_for(has_read))
+                exporter.kill()
+            log.write(f"{decode_line(0)}\n".encode() * 7)
+            said += 7
+            journald.send_signal(signal.SIGUSR2)
+        with RunningExporter(args, tmp_path) as exporter:
+            seen += lines(exporter.wait_for(lambda shown: seen + lines(shown) >= said))
+            shown = exporter.metrics()
+        assert shown.total("stage_batches_total") > 0
+        assert seen == said == journalctl_count()
