@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -133,39 +135,46 @@ def test_a_second_exporter_with_the_same_state_file_ends_at_once(journal: Journa
 IDENTIFIER = "sglang-lives"
 
 
-def journalctl_count() -> int:
-    command = ["journalctl", "--output=cat", "--quiet", f"--identifier={IDENTIFIER}"]
+def journalctl_count(*matches: str) -> int:
+    command = ["journalctl", "--output=cat", "--quiet", f"--identifier={IDENTIFIER}", *matches]
     return subprocess.run(command, capture_output=True, check=True).stdout.count(b"\n")
 
 
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 def test_lines_through_journald_count_over_kills_and_its_own_rotation(tmp_path: Path) -> None:
-    """Counted or refused: a scheduler's first entries still have its parent's command line."""
     args = ["serve", f"--identifier={IDENTIFIER}", "--no-nvml", "--from-start"]
-    said, seen = 0, 0.0
-    with (
-        hand_started_journald() as journald,
-        logging_process(IDENTIFIER, "sglang::scheduler_PP0") as log,
-    ):
-        for _ in range(3):
+    title = "sglang::scheduler_PP0"
+    counted: Counter[str] = Counter()
+    with hand_started_journald() as journald, logging_process(IDENTIFIER, title) as log:
+        said = say_until_known(log, title)
+        for _ in range(4):
             with RunningExporter(args, tmp_path) as exporter:
-                before, target = seen, said + 20
-
-                def has_read(shown: Metrics, before: float = before, target: int = target) -> bool:
-                    assert shown.total("stage_batches_total") + shown.total(
-                        "exporter_rejected_lines_total"
-                    ) == lines(shown)
-                    return before + lines(shown) >= target
-
-                log.write(f"{decode_line(0)}\n".encode() * 20)
+                log.write(LINE * 20)
                 said += 20
-                seen = before + lines(exporter.wait_for(has_read))
+                unread = said - counted["lines"]
+                shown = exporter.wait_for(lambda shown, n=unread: lines(shown) >= n)  # type: ignore[misc]  # n is bound here
                 exporter.kill()
-            log.write(f"{decode_line(0)}\n".encode() * 7)
+            counted["lines"] += round(lines(shown))
+            counted["batches"] += round(batches(shown))
+            counted["refused"] += round(shown.total("exporter_rejected_lines_total"))
+            log.write(LINE * 7)
             said += 7
             journald.send_signal(signal.SIGUSR2)
         with RunningExporter(args, tmp_path) as exporter:
-            seen += lines(exporter.wait_for(lambda shown: seen + lines(shown) >= said))
-            shown = exporter.metrics()
-        assert shown.total("stage_batches_total") > 0
-        assert seen == said == journalctl_count()
+            shown = exporter.wait_for(lambda shown: lines(shown) >= 7)
+        assert lines(shown) == batches(shown) == 7
+        assert counted["lines"] + 7 == said == journalctl_count()
+        assert counted["batches"] + 7 == journalctl_count(f"_CMDLINE={title}")
+        assert counted["batches"] + counted["refused"] == counted["lines"]
+
+
+LINE = f"{decode_line(0)}\n".encode()
+
+
+def say_until_known(log: IO[bytes], title: str) -> int:
+    """Logs until journald has seen the title; returns how many lines that took."""
+    for said in range(1, 1000):
+        log.write(LINE)
+        if journalctl_count(f"_CMDLINE={title}"):
+            return said
+    raise AssertionError("journald never saw the title")
