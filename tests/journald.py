@@ -32,6 +32,8 @@ def why_not() -> str | None:
         return "systemd-journald is not installed"
     if Path("/run/systemd/system").exists():
         return "systemd runs this machine and its journald"
+    if not Path("/sys/fs/cgroup").is_mount():
+        return "systemd-journald does not start without /sys/fs/cgroup"
     return None
 
 
