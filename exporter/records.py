@@ -263,6 +263,30 @@ class XidError:
     xid: int
 
 
+class Method(StrEnum):
+    """What a working share was measured by, best first (label `method`)."""
+
+    GPM = "gpm"
+    POWER = "power"
+    FORWARD_OCCUPANCY = "forward_occupancy"
+    RESIDENCY = "residency"
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityWindow:
+    """How one GPU spent a stretch of time: shares 0 to 1 that add up to one with idle.
+
+    `waiting_ratio` is `None` by residency and forward occupancy, where working is an upper bound.
+    """
+
+    gpu: int
+    started_at: float
+    ended_at: float
+    working_ratio: float
+    waiting_ratio: float | None
+    method: Method
+
+
 # --- who runs where ----------------------------------------------------------------------------
 
 
