@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import fmean, median_low
 
 from exporter.pipeline_figures import SlotFigures
@@ -26,6 +26,8 @@ STALE_GAPS = 4.0
 
 _KEPT_LINES = 256
 _KEPT_STAGES = 64
+_JUDGED_PASSES = 4  # newest passes that tell the number of active slots
+_STEADY = 0.15  # passes that hold this much more or fewer requests are of another time
 _NEAR_WHOLE = 0.25  # how near N / mean b must be to a whole number of slots
 _NEAR_WHOLE_WORKING = 0.1  # how near the mean number of working stages must be
 _WORKING_BELOW = 0.9  # a stage that works more may hold others up
@@ -101,23 +103,25 @@ class SlotObserver:
         if interval is None:
             return SlotFigures(slots=slots, reason="decode_log_interval is not known")
         lines = self._current_lines(now)
-        active, evidence = self._active(lines, slots, interval, activity)
-        whole = [n for n in range(1, slots + 1) if math.gcd(n, interval) > 1]
-        figures = SlotFigures(
-            slots=slots,
-            observable=_observable(active, slots, interval, bool(whole)),
-            aliased=math.gcd(active, interval) > 1 if active else bool(whole),
-            active=active,
-            active_from=evidence if active else None,
-            active_at_least=_at_least(activity),
-            suggested_interval=coprime_interval(slots) if whole else None,
-            reason=None if active else evidence,
-        )
-        if active is None:
-            return figures
-        if figures.aliased:
-            return replace(figures, reason="the log interval hides slots")
-        return _spread(figures, passes(lines, active, interval), active, slots)
+        active, said = self._active(lines, slots, interval, activity)
+        steady: Sequence[tuple[int, ...]] = ()
+        if active is not None and math.gcd(active, interval) == 1:
+            steady = self._steady_passes(lines, active, interval)
+            if not steady:
+                active, said = None, f"the newest lines do not add up to {active} slots"
+        figures = _figures(slots, interval, active, said)
+        figures = replace(figures, active_at_least=_at_least(activity))
+        return _spread(figures, steady, slots) if steady else figures
+
+    def _steady_passes(
+        self, lines: Sequence[Line], active: int, interval: int
+    ) -> list[tuple[int, ...]]:
+        """Passes over all slots, newest first, as far back as they hold the same requests."""
+        found = passes(lines, active, interval)
+        if not found:
+            return []
+        requests = self._in_flight(lines) or float(sum(found[0]))
+        return list(takewhile(lambda sizes: _adds_up(sizes, requests), found))
 
     def _current_lines(self, now: float) -> list[Line]:
         """Decode lines of the stage that printed most: 30 seconds, and one pass of slow ones.
@@ -149,19 +153,24 @@ class SlotObserver:
         return None, "no evidence for the number of active slots"
 
     def _by_load(self, lines: Sequence[Line], slots: int, interval: int) -> int | None:
-        """N / mean b, where every slot shows in the log whatever their number."""
-        if self._requests is None or any(math.gcd(n, interval) > 1 for n in range(2, slots + 1)):
+        """N / mean b of the newest passes, where every slot shows whatever their number."""
+        requests = self._in_flight(lines)
+        if requests is None or _hides(slots, interval):
             return None
+        best, least = None, _NEAR_WHOLE
+        for active in range(1, min(slots, len(lines)) + 1):
+            whole = min(len(lines) // active, _JUDGED_PASSES) * active
+            count = requests / fmean(line.size for line in lines[-whole:])
+            if abs(count - active) <= least:
+                best, least = active, abs(count - active)
+        return best
+
+    def _in_flight(self, lines: Sequence[Line]) -> float | None:
+        """Requests that a driven load keeps in the slots: its concurrency less the queue."""
         start, end = self._load
-        inside = [line for line in lines if start <= line.at <= end]
-        if not inside:
+        if self._requests is None or not start <= lines[-1].at <= end:
             return None
-        requests = self._requests - fmean(line.queued for line in inside)
-        count = requests / fmean(line.size for line in inside)
-        active = round(count)
-        if not 1 <= active <= slots or abs(count - active) > _NEAR_WHOLE or len(inside) < active:
-            return None
-        return active
+        return self._requests - fmean(line.queued for line in lines[-_JUDGED_PASSES:])
 
     def _by_working(self, activity: Activity | None, slots: int) -> int | None:
         """The mean number of working stages, where no stage is the limit and the host is not.
@@ -191,10 +200,33 @@ def coprime_interval(slots: int) -> int:
     return interval
 
 
-def _observable(active: int | None, slots: int, interval: int, may_hide: bool) -> int | None:
+def _hides(slots: int, interval: int) -> bool:
+    """Whether there is a number of active slots of which the log shows only some."""
+    return any(math.gcd(active, interval) > 1 for active in range(2, slots + 1))
+
+
+def _figures(slots: int, interval: int, active: int | None, said: str) -> SlotFigures:
+    """What follows from the number of active slots; `said` is its evidence, or why it is missing."""
+    hides = _hides(slots, interval)
+    aliased = hides if active is None else math.gcd(active, interval) > 1
+    return SlotFigures(
+        slots=slots,
+        observable=_observable(active, slots, interval),
+        aliased=aliased,
+        active=active,
+        active_from=None if active is None else said,
+        suggested_interval=coprime_interval(slots) if hides else None,
+        reason=said if active is None else "the log interval hides slots" if aliased else None,
+    )
+
+
+def _observable(active: int | None, slots: int, interval: int) -> int:
+    """Slots the log shows; if their number is not known, at least."""
     if active is not None:
         return active // math.gcd(active, interval)
-    return None if may_hide else slots
+    if not _hides(slots, interval):
+        return slots
+    return min(number // math.gcd(number, interval) for number in range(1, slots + 1))
 
 
 def _at_least(activity: Activity | None) -> int | None:
@@ -218,11 +250,12 @@ def _recent(lines: list[Line], now: float) -> list[Line]:
     return lines[first:]
 
 
-def _spread(
-    figures: SlotFigures, found: Sequence[tuple[int, ...]], active: int, slots: int
-) -> SlotFigures:
-    if not found:
-        return replace(figures, reason=f"fewer than {active} lines of different slots")
+def _adds_up(sizes: Sequence[int], requests: float) -> bool:
+    """Whether a pass holds all requests; not if slots were opened or emptied meanwhile."""
+    return abs(sum(sizes) - requests) <= max(_STEADY * requests, 1.0)
+
+
+def _spread(figures: SlotFigures, found: Sequence[tuple[int, ...]], slots: int) -> SlotFigures:
     effective = fmean(sum(sizes) ** 2 / sum(size * size for size in sizes) for sizes in found)
     return replace(
         figures,

@@ -26,7 +26,7 @@ from exporter.pipeline_figures import StageState
 from exporter.records import ActivityWindow, Method
 
 OVERDUE_SECONDS = 3.0
-"""A second is settled without a GPU whose windows are this much behind the others."""
+"""A second is settled without a GPU that sent no window while the others went on this long."""
 FIRST_WINDOW_SECONDS = 32.0
 """A GPU that sent none yet is waited for this long: its levels may not be known before."""
 WORKING_EVIDENCE_RATIO = 0.05
@@ -123,6 +123,7 @@ class PipelineClock:
         self._grid = ActivityGrid()
         self._maps: list[tuple[float, Ranks]] = []
         self._awaited_since: dict[int, float] = {}
+        self._heard_at: dict[int, float] = {}
         self._undecided: deque[tuple[Second, Mapping[int, StageSecond]]] = deque()
         self._newest_at = -math.inf
 
@@ -152,6 +153,7 @@ class PipelineClock:
         used = {gpu for gpus in ranks.values() for gpu in gpus}
         for gpu in self._awaited_since.keys() - used:
             self._grid.forget(gpu)
+            self._heard_at.pop(gpu, None)
         self._awaited_since = {gpu: self._awaited_since.get(gpu, at) for gpu in used}
         for pp_rank in ranks:
             self.totals.setdefault(pp_rank, StageTotals())
@@ -161,6 +163,7 @@ class PipelineClock:
         if window.gpu not in self._awaited_since:
             return
         self._newest_at = max(self._newest_at, window.ended_at)
+        self._heard_at[window.gpu] = self._newest_at
         if self._grid.add(window):
             self.advance(self._newest_at)
 
@@ -187,13 +190,12 @@ class PipelineClock:
         return min((self._awaited(gpu) for gpu in self._awaited_since), default=math.inf)
 
     def _awaited(self, gpu: int) -> float:
-        """How far this GPU lets the others go."""
-        reached = self._grid.reached(gpu)
-        if reached is not None:
-            return max(reached, self._newest_at - OVERDUE_SECONDS)
-        if self._newest_at < self._awaited_since[gpu] + FIRST_WINDOW_SECONDS:
-            return self._awaited_since[gpu]
-        return self._newest_at - OVERDUE_SECONDS
+        """How far this GPU lets the others go: as far as it came, while it is heard of."""
+        reached, overdue = self._grid.reached(gpu), self._newest_at - OVERDUE_SECONDS
+        if reached is None:
+            waits = self._newest_at < self._awaited_since[gpu] + FIRST_WINDOW_SECONDS
+            return self._awaited_since[gpu] if waits else overdue
+        return reached if self._heard_at[gpu] >= overdue else max(reached, overdue)
 
     def _settle_seconds(self, until: float) -> None:
         while (second := self._grid.oldest()) is not None and second + 1 <= until:

@@ -70,8 +70,8 @@ class SlotFigures:
     slots: int | None = None
     """pp_size + pp_async_batch_depth."""
     observable: int | None = None
-    """Slots the log can show: with A active ones and a line every D batches, A / gcd(A, D). Without
-    A: all of them if D is coprime to every possible A, else not known."""
+    """Slots the log can show: with A active ones and a line every D batches, A / gcd(A, D). If A is
+    not known: all of them if D is coprime to every possible A, else the fewest of any A."""
     aliased: bool | None = None
     """Whether the log interval hides slots (A known), or may hide some (A not known)."""
     active: int | None = None
