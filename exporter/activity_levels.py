@@ -15,6 +15,7 @@ from collections import Counter, deque
 from typing import NamedTuple
 
 from exporter.activity_slices import Piece, Slice
+from exporter.activity_split import STEADY_RATIO
 
 WAITING_RANGE_RATIO = 0.2
 """A kernel that only waits draws at most this share of the range from idle to the power limit:
@@ -31,6 +32,9 @@ _LEAST_NOISE_WATTS = 2.0
 _MOST_NOISE_WATTS = 8.0
 _IDLE_STEP = 0.2
 _LOOK_SECONDS = 1.0
+_LOOK_AGAIN_SECONDS = 5.0
+_STEADY_RUN = 4
+_LEAST_RESOLVED = 0.2
 _RING_TOLERANCE = 0.12
 
 
@@ -46,6 +50,8 @@ class LevelLearner:
         idle_watts: Draw with no kernel resident; `None` while none was seen.
         waiting_watts: Draw of a resident kernel that waits; `None` while not proven.
         noise_watts: Scatter of samples of a steady state (standard deviation).
+        passes_resolved: Whether of late enough working samples lay inside a pass to measure the
+            others by them; false where passes are shorter than a sample.
     """
 
     def __init__(self, power_limit_watts: float | None = None) -> None:
@@ -53,6 +59,7 @@ class LevelLearner:
         self.idle_watts: float | None = None
         self.waiting_watts: float | None = None
         self.noise_watts = _LEAST_NOISE_WATTS
+        self.passes_resolved = False
         self._counts: Counter[int] = Counter()
         self._total = 0.0
         self._looked_at: float | None = None
@@ -69,7 +76,8 @@ class LevelLearner:
             self._counts[round(value)] += 1
         self._total += len(watts)
         self._slices.append((slice_.ended_at, slice_.resident_ratio, tuple(watts)))
-        if self._looked_at is None or slice_.ended_at - self._looked_at >= _LOOK_SECONDS:
+        wait = _LOOK_AGAIN_SECONDS if self.passes_resolved else _LOOK_SECONDS
+        if self._looked_at is None or slice_.ended_at - self._looked_at >= wait:
             self._looked_at = slice_.ended_at
             self._look()
 
@@ -92,7 +100,10 @@ class LevelLearner:
         for number, peak in enumerate(peaks):
             if self._is_waiting(peak, peaks[:number]):
                 self.waiting_watts = peak.watts
-                return
+                break
+        if self.waiting_watts is not None:
+            higher = [p.watts for p in peaks if p.watts > self.waiting_watts + 4 * self.noise_watts]
+            self.passes_resolved = self._are_passes_resolved(self.waiting_watts, higher)
 
     def _peaks(self) -> list[_Peak]:
         """Narrow peaks among the samples, lowest first."""
@@ -157,6 +168,30 @@ class LevelLearner:
                 visits += is_there and not was_there
                 was_there = is_there
         return visits
+
+
+    def _are_passes_resolved(self, waiting: float, peaks: list[float]) -> bool:
+        """Whether enough samples over the waiting level lie on a peak or in a steady run."""
+        reach = 2 * self.noise_watts
+        run: list[float] = []
+        above = clean = 0
+        for _, _, samples in self._slices:
+            for sample in samples:
+                if run and abs(sample - run[-1]) > STEADY_RATIO * (run[-1] - waiting):
+                    clean += _clean(run, peaks, reach)
+                    run.clear()
+                if sample > waiting + 2 * reach:
+                    above += 1
+                    run.append(sample)
+        clean += _clean(run, peaks, reach)
+        return above >= _FEWEST_SAMPLES and clean >= _LEAST_RESOLVED * above
+
+
+def _clean(run: list[float], peaks: list[float], reach: float) -> int:
+    """How many samples of a run of agreeing samples lie inside a pass."""
+    if len(run) >= _STEADY_RUN:
+        return len(run)
+    return sum(any(abs(sample - peak) <= reach for peak in peaks) for sample in run)
 
 
 def _is_most(piece: Piece) -> bool:

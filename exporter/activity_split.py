@@ -10,12 +10,17 @@ Shares in, seconds out; nothing is kept between calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from exporter.activity_slices import Piece, Slice
 from exporter.records import ActivityLevel, GpmWindow
 
 STEADY_RATIO = 0.15
 """Two samples this close, against their height over the waiting level, show one state."""
+OVERDRAW_SHARE = 0.1
+"""Working share over one from which a sample shows other work than the known working level."""
+_USUAL_STEP = 0.05
+_TOP_DECAY = 0.01
 OVERDRAW_RATIO = 0.25
 """How much more the samples may show working than the ring shows resident."""
 
@@ -31,23 +36,51 @@ _SILENT_TENSOR = 0.01
 _LEAST_SM_STEP = 0.05
 
 
-def linear_seconds(
-    slice_: Slice, idle_watts: float, waiting_watts: float, working_watts: float
-) -> list[float]:
-    """Working seconds of each piece, when the working level is known.
+class LinearSplit:
+    """Splits slices when idle, waiting and working level are known, however short the passes are.
 
-    The mean over the slice is exact however short the passes are; the pieces share it out.
+    Power lags by part of a sample and samples straddle slices, so what a slice cannot hold is
+    carried to the next, up to one sample's length: bounding each slice alone would lose it.
     """
-    step = working_watts - waiting_watts
-    highest = working_watts + 0.05 * step  # what draws more is other work, and full of it
-    resident = slice_.resident_seconds
-    excess = -(waiting_watts - idle_watts) * resident
-    shape: list[float] = []
-    for start, end, watts, _, _ in slice_.pieces:
-        seconds = end - start
-        excess += (min(watts, highest) - idle_watts) * seconds
-        shape.append(seconds * min(max((watts - waiting_watts) / step, 0.0), 1.0))
-    return scaled(shape, slice_.pieces, min(max(excess / step, 0.0), resident))
+
+    def __init__(self) -> None:
+        self._carried_seconds = 0.0
+        self._usual_watts: float | None = None
+        self._usual_share = 0.0
+        self._top_watts = 0.0
+
+    def working_seconds(
+        self, slice_: Slice, idle_watts: float, waiting_watts: float, working_watts: float
+    ) -> list[float]:
+        """Working seconds of each piece."""
+        step = working_watts - waiting_watts
+        resident = slice_.resident_seconds
+        resting = slice_.seconds - resident
+        total = self._carried_seconds + resting * (waiting_watts - idle_watts) / step
+        shape: list[float] = []
+        for start, end, watts, _, _ in slice_.pieces:
+            share = self._share(watts, waiting_watts, step)
+            total += share * (end - start)
+            shape.append((end - start) * min(max(share, 0.0), 1.0))
+        bounded = min(max(total, 0.0), resident)
+        longest = max(end - start for start, end, *_ in slice_.pieces)
+        self._carried_seconds = min(max(total - bounded, -longest), longest)
+        return scaled(shape, slice_.pieces, bounded)
+
+    def _share(self, watts: float, waiting_watts: float, step: float) -> float:
+        """Working share as if all the sample were resident; below 0 where it was idle."""
+        share = (watts - waiting_watts) / step
+        if share <= 1.0 + OVERDRAW_SHARE or self._usual_watts is None:
+            if self._usual_watts is None:
+                self._usual_watts, self._usual_share = watts, min(share, 1.0)
+            self._usual_watts += _USUAL_STEP * (watts - self._usual_watts)
+            self._usual_share += _USUAL_STEP * (min(share, 1.0) - self._usual_share)
+            return share
+        # Other work, which draws more (prefill between decodes): what of the sample it filled, by
+        # the most it draws; the rest of the sample was as usual.
+        self._top_watts = max(watts, self._top_watts - _TOP_DECAY * (self._top_watts - watts))
+        filled = (watts - self._usual_watts) / (self._top_watts - self._usual_watts)
+        return filled + (1.0 - filled) * self._usual_share
 
 
 def plateau_share(piece: Piece, waiting_watts: float, band: float, reference_watts: float) -> float:
@@ -105,40 +138,51 @@ def waiting_seconds(
     return waiting
 
 
-def gpm_working_ratio(
+class Bracket(NamedTuple):
+    """Working share of a GPM window: between two bounds, most likely `likely`."""
+
+    low: float
+    likely: float
+    high: float
+
+
+def gpm_bracket(
     window: GpmWindow,
     resident_ratio: float,
     waiting: ActivityLevel | None,
     working: ActivityLevel | None,
-) -> float | None:
+) -> Bracket | None:
     """Working share of a GPM window against known levels; `None` where they do not tell.
 
     One working level is not all: prefill fills the SMs and asks little of DRAM. SM activity then
-    says too much and DRAM activity too little, and the truth lies between by how far a
-    compute-bound kernel stands from the known level in each.
+    says too much and DRAM activity too little. The truth lies between, and most likely by how far
+    a compute-bound kernel stands from the known level in each.
     """
     if working is None:
         return None
-    by_sm = by_dram = None
-    idle_sm = None if waiting is None else waiting.sm_ratio
-    if window.sm_ratio is not None and working.sm_ratio is not None and idle_sm is not None:
-        step = working.sm_ratio - idle_sm
+    fill = 1.0
+    shares: list[float] = []
+    waiting_sm = None if waiting is None else waiting.sm_ratio
+    if None not in (window.sm_ratio, working.sm_ratio, waiting_sm):
+        step = working.sm_ratio - waiting_sm
         if step >= _LEAST_SM_STEP:
-            by_sm = (window.sm_ratio - idle_sm * resident_ratio) / step
-    if window.dram_ratio is not None and working.dram_ratio is not None:
+            shares.append((window.sm_ratio - waiting_sm * resident_ratio) / step)
+            fill = (COMPUTE_BOUND_SM - waiting_sm) / step
+    if None not in (window.dram_ratio, working.dram_ratio):
         if working.dram_ratio > _SILENT_DRAM:
-            by_dram = window.dram_ratio / working.dram_ratio
-    if by_sm is not None and by_dram is not None and by_sm > by_dram:
-        step = working.sm_ratio - idle_sm  # type: ignore[operator]  # by_sm was computed from them
-        fill = (COMPUTE_BOUND_SM - idle_sm) / step  # type: ignore[operator]  # the same
-        weight = 1.0 if fill <= 1.0 else (1 - COMPUTE_BOUND_DRAM) / (fill - COMPUTE_BOUND_DRAM)
-        ratio = by_dram + weight * (by_sm - by_dram)
-    else:
-        known = [value for value in (by_sm, by_dram) if value is not None]
-        if not known:
-            return None
-        ratio = sum(known) / len(known)
-    return min(max(ratio, 0.0), resident_ratio)
+            shares.append(window.dram_ratio / working.dram_ratio)
+    if not shares:
+        return None
+    by_sm, by_dram = shares[0], shares[-1]
+    weight = 0.5
+    if by_sm > by_dram:
+        weight = (1 - COMPUTE_BOUND_DRAM) / (max(fill, 1.0) - COMPUTE_BOUND_DRAM)
+    likely = by_dram + weight * (by_sm - by_dram)
+    low, likely, high = (
+        min(max(share, 0.0), resident_ratio)
+        for share in (min(by_sm, by_dram), likely, max(by_sm, by_dram))
+    )
+    return Bracket(low, likely, high)
 
 
 def is_waiting_only(

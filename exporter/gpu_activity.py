@@ -18,9 +18,10 @@ from exporter.activity_levels import LevelLearner
 from exporter.activity_slices import Alignment, Slice
 from exporter.activity_split import (
     OVERDRAW_RATIO,
-    gpm_working_ratio,
+    LinearSplit,
+    Bracket,
+    gpm_bracket,
     is_waiting_only,
-    linear_seconds,
     plateau_share,
     scaled,
     waiting_seconds,
@@ -82,6 +83,7 @@ class GpuActivity:
         self._open_gpm: GpmWindow | None = None
         self._held: deque[_Block] = deque()
         self._holding = True
+        self._linear = LinearSplit()
         self._low_at = -1.0
         self._reference_watts = 0.0
 
@@ -162,7 +164,7 @@ class GpuActivity:
         return windows
 
     def _must_hold(self) -> bool:
-        known = self._learner.waiting_watts is not None or self._given is not None
+        known = self._learner.passes_resolved or self._given is not None
         over = self._alignment.now - self._alignment.first_at >= HOLD_SECONDS
         self._holding = self.has_peers and not known and not over
         return self._holding
@@ -170,9 +172,9 @@ class GpuActivity:
     # --- judging -------------------------------------------------------------------------------
 
     def _judged(self, block: _Block) -> Iterable[ActivityWindow]:
-        ratio = self._by_gpm(block)
-        if ratio is not None and block.gpm_resident_ratio is not None:
-            return self._windows_by_gpm(block, ratio)
+        bracket = self._by_gpm(block)
+        if bracket is not None:
+            return self._windows_by_gpm(block, bracket)
         windows: list[ActivityWindow] = []
         for slice_ in block.slices:
             working = self._by_power(slice_) if self.has_peers else None
@@ -182,30 +184,39 @@ class GpuActivity:
                 windows.extend(self._windows(slice_, working, Method.POWER))
         return windows
 
-    def _by_gpm(self, block: _Block) -> float | None:
-        """Working share of residency in the block's GPM window."""
+    def _by_gpm(self, block: _Block) -> Bracket | None:
+        """Working share of the residency in the block's GPM window."""
         gpm, resident = block.gpm, block.gpm_resident_ratio
         if gpm is None or resident is None or resident <= 0.0 or not self.has_peers:
             return None
         given = self._given
         if given is not None:
-            working = gpm_working_ratio(gpm, resident, given.waiting, given.working)
-            if working is not None:
-                return working / resident
+            bracket = gpm_bracket(gpm, resident, given.waiting, given.working)
+            if bracket is not None:
+                return Bracket(*(share / resident for share in bracket))
         if any(slice_.pieces for slice_ in block.slices):
             return None
-        return 0.0 if is_waiting_only(gpm, resident, self.multiprocessors) else None
+        return Bracket(0.0, 0.0, 0.0) if is_waiting_only(gpm, resident, self.multiprocessors) else None
 
-    def _windows_by_gpm(self, block: _Block, ratio: float) -> Iterable[ActivityWindow]:
-        for slice_ in block.slices:
-            total = ratio * slice_.resident_seconds
-            shape = self._by_power(slice_)
-            if shape is None:
-                yield self._whole(slice_, ratio * slice_.resident_ratio, Method.GPM)
+    def _windows_by_gpm(self, block: _Block, bracket: Bracket) -> Iterable[ActivityWindow]:
+        """GPM says how much; power says when, and how much where GPM leaves room."""
+        shapes = [self._by_power(slice_) for slice_ in block.slices]
+        resident = sum(slice_.resident_seconds for slice_ in block.slices)
+        have = sum(sum(shape) for shape in shapes if shape is not None)
+        total = bracket.likely * resident
+        if None not in shapes:
+            total = min(max(have, bracket.low * resident), bracket.high * resident)
+        for slice_, shape in zip(block.slices, shapes, strict=True):
+            if shape is None or None in shapes:
+                share = total / resident if resident else 0.0
+                yield self._whole(slice_, share * slice_.resident_ratio, Method.GPM)
+                continue
+            if total <= have:
+                part = sum(shape) * total / have if have else 0.0
             else:
-                yield from self._windows(
-                    slice_, scaled(shape, slice_.pieces, total), Method.GPM
-                )
+                spare, all_spare = slice_.resident_seconds - sum(shape), resident - have
+                part = sum(shape) + (spare * (total - have) / all_spare if all_spare > 0 else 0.0)
+            yield from self._windows(slice_, scaled(shape, slice_.pieces, part), Method.GPM)
 
     def _by_power(self, slice_: Slice) -> list[float] | None:
         """Working seconds of each piece by power; `None` where power does not tell."""
@@ -217,7 +228,9 @@ class GpuActivity:
             waiting = given.waiting.watts
             if given.working is not None and given.working.watts is not None:
                 low = idle if idle is not None else waiting
-                return linear_seconds(slice_, low, waiting, given.working.watts)
+                return self._linear.working_seconds(
+                    slice_, low, waiting, given.working.watts
+                )
         if waiting is not None:
             return self._by_plateaus(slice_, waiting)
         return self._by_idle_draw(slice_, idle)
@@ -238,11 +251,10 @@ class GpuActivity:
             _NOISE_BAND * learner.noise_watts, _BAND_RATIO * (self._reference_watts - waiting)
         )
         working, total = [], 0.0
-        unbroken = slice_.started_at - self._low_at > _UNBROKEN_SECONDS
+        unbroken = True
         for piece in slice_.pieces:
             share = plateau_share(piece, waiting, band, self._reference_watts)
             if share == 0.0:
-                self._low_at = piece.ended_at
                 unbroken = False
             elif share == 1.0:
                 step = _REFERENCE_STEP if self._reference_watts else 1.0
@@ -251,6 +263,8 @@ class GpuActivity:
             working.append(seconds)
             total += seconds
         resident = slice_.resident_seconds
+        if total > 0.0 and not learner.passes_resolved:
+            return None
         if unbroken or total > resident * (1 + OVERDRAW_RATIO) + 0.02:
             return None
         return scaled(working, slice_.pieces, resident) if total > resident else working
