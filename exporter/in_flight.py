@@ -97,7 +97,8 @@ class InFlight:
         if probe is None or batch.mode is not Mode.DECODE:
             return
         if 0.0 <= batch.logged_at - probe <= BRIDGED_SECONDS:
-            self._probes.remove(probe)
+            if probe in self._probes:
+                self._probes.remove(probe)
             self._add(probe, probe)
 
     def _fold_queue(self, queued_reqs: int, at: float, pid: int | None) -> None:

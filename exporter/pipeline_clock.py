@@ -23,7 +23,7 @@ from exporter.bubbles import (
 )
 from exporter.in_flight import InFlight
 from exporter.pipeline_figures import StageState
-from exporter.records import ActivityWindow, Method
+from exporter.records import ActivityWindow, Batch, Method
 
 OVERDUE_SECONDS = 3.0
 """A second is settled without a GPU that sent no window while the others went on this long."""
@@ -126,6 +126,7 @@ class PipelineClock:
         self._heard_at: dict[int, float] = {}
         self._undecided: deque[tuple[Second, Mapping[int, StageSecond]]] = deque()
         self._newest_at = -math.inf
+        self._advanced_at = -math.inf
 
     @property
     def late_seconds(self) -> float:
@@ -167,11 +168,17 @@ class PipelineClock:
         if self._grid.add(window):
             self.advance(self._newest_at)
 
+    def fold_batch(self, batch: Batch) -> None:
+        """Takes a line: evidence of requests, and of time going by where no GPU is seen."""
+        self.flight.fold_batch(batch)
+        if batch.logged_at >= self._advanced_at + 1.0:
+            self.advance(batch.logged_at)
+
     # --- settling ------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
         """Settles what is complete or overdue at `now`, an instant the records have reached."""
-        self._newest_at = max(self._newest_at, now)
+        self._newest_at = self._advanced_at = max(self._newest_at, now)
         self._settle_seconds(self._complete_until())
         oldest = self._grid.oldest()
         work_until = self._newest_at - OVERDUE_SECONDS if oldest is None else float(oldest)

@@ -89,7 +89,7 @@ class ServerPipelines:
         """Takes an accepted line of this server."""
         pipeline = self._pipeline(batch.dp_rank)
         if pipeline is not None:
-            pipeline.clock.flight.fold_batch(batch)
+            pipeline.clock.fold_batch(batch)
             pipeline.slots.fold_batch(batch)
 
     def fold_window(self, window: ActivityWindow) -> None:

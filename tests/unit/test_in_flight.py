@@ -246,6 +246,26 @@ def test_memory_is_bounded_whatever_the_log_says():
     assert len(found._work) < 100
 
 
+def test_lines_read_again_from_a_quarter_of_an_hour_ago_change_nothing():
+    found = flight(decode(1000.0), decode(1004.0))
+    settle(found, 1020.0)
+    for batch in (prefill(100.0), decode(102.0), prefill(104.0), decode(105.0)):
+        found.fold_batch(batch)
+        settle(found, 1020.0)
+    found.close(T0 + 1020.0)
+    assert found.seconds == pytest.approx(4.0)
+
+
+def test_a_server_without_gpus_settles_by_its_lines():
+    pipelines = ServerPipelines()
+    pipelines.fold_facts(ServerFacts(SERVER, T0, {"pp_size": 2}, "recording"))
+    for second in range(60):
+        pipelines.fold_batch(decode(float(second)))
+    (figures,) = pipelines.figures(T0 + 60.0)
+    assert figures.inflight_seconds >= 54.0
+    assert figures.bubble_ratio is None
+
+
 def rng_line(at: float, index: int) -> Batch:
     return prefill(at) if index % 3 else decode(at, queued=index % 2)
 
