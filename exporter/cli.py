@@ -9,7 +9,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from exporter import __version__, daemon
 from exporter.config import (
@@ -41,6 +41,9 @@ first steps:
   sglang-pipeline-exporter serve --unit sglang.service on the host that serves
   curl localhost:10810/metrics                         what Prometheus will see
   sglang-pipeline-exporter COMMAND --help              more about one command"""
+
+
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # noqa: SLF001  # argparse names the type nowhere else
 
 
 class _Parser(argparse.ArgumentParser):
@@ -106,16 +109,7 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-nvml", action="store_true", help="do not read GPUs")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="sglang-pipeline-exporter",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
+def _add_serve(commands: _Commands) -> None:
     serve = commands.add_parser("serve", help="run the exporter beside a server")
     _add_sources(serve)
     _add_listen(serve)
@@ -126,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
         help="where reading positions are kept (default: $STATE_DIRECTORY or ~/.local/state)",
     )
 
+
+def _add_demo(commands: _Commands) -> None:
     demo = commands.add_parser(
         "demo",
         help="run everything against a simulated PP8 server: no GPU, no SGLang",
@@ -142,8 +138,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_listen(demo)
 
+
+def _add_recordings(commands: _Commands) -> None:
     record = commands.add_parser("record", help="write what the sources say to a file")
-    record.add_argument("--duration", type=_seconds, default=60.0, metavar="SECONDS")
+    record.add_argument(
+        "--duration", type=_seconds, default=60.0, metavar="SECONDS", help="how long (default: 60)"
+    )
     record.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="NAME.jsonl or NAME.jsonl.gz"
     )
@@ -156,7 +156,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_listen(replay)
 
-    check = commands.add_parser("check-config", help="check a configuration file, name all mistakes")
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="sglang-pipeline-exporter",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    _add_serve(commands)
+    _add_demo(commands)
+    _add_recordings(commands)
+    check = commands.add_parser(
+        "check-config", help="check a configuration file, name all mistakes"
+    )
     check.add_argument("file", type=Path, metavar="FILE")
     return parser
 
@@ -233,7 +249,13 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         _run(arguments)
-    except (ConfigError, CannotListenError, StateFileInUseError, FatalSourceError, OSError) as error:
+    except (
+        ConfigError,
+        CannotListenError,
+        StateFileInUseError,
+        FatalSourceError,
+        OSError,
+    ) as error:
         print(f"sglang-pipeline-exporter {arguments.command}: {error}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:

@@ -26,9 +26,9 @@ from exporter.sglang_log import is_wanted, storable
 from exporter.simulator import DemoServer
 from exporter.sources import Source
 from exporter.sources.files import FilesSource, StdinSource
-from exporter.sources.gpu_sampler import GpuSampler
+from exporter.sources.gpus.nvml import NvmlDriver
+from exporter.sources.gpus.sampler import GpuSampler
 from exporter.sources.journal import JournalMatch, JournalSource
-from exporter.sources.nvml import NvmlDriver
 from exporter.sources.recording import RecordingSource
 from exporter.stage_map import StageMapper
 from exporter.web import WebServer
@@ -48,9 +48,7 @@ def log_source(server: ServerConfig, config: Config) -> Source:
         return StdinSource(server.name, is_wanted)
     if server.files:
         return FilesSource(server.name, server.files, is_wanted, from_start=config.from_start)
-    match = JournalMatch(
-        unit=server.unit, container=server.container, identifier=server.identifier
-    )
+    match = JournalMatch(unit=server.unit, container=server.container, identifier=server.identifier)
     return JournalSource(
         server.name,
         match,
@@ -70,17 +68,16 @@ def live_ingest(
 ) -> Ingest:
     """Sources, rules and model as the configuration says; `driver` stands in for NVML."""
     feeds = [Feed(log_source(server, config), server.name) for server in config.servers]
-    health = None
+    sampler = None
     if config.nvml:
         sampler = GpuSampler(driver or NvmlDriver(), proc_root=proc_root)
-        health = sampler.driver_health
         feeds.append(Feed(sampler, reads_log=False))
     return Ingest(
         feeds,
         mapper=StageMapper(config.servers),
         clock=time.time,
         positions=positions,
-        driver_health=health,
+        sampler=sampler,
         tap=tap,
     )
 
@@ -194,7 +191,7 @@ async def record(config: Config, seconds: float, output: Path) -> None:
             asyncio.create_task(failed(), name="disk"),
             asyncio.create_task(_progress(ingest, writer, seconds), name="progress"),
         )
-    print(f"wrote {writer.lines} lines to {output}", file=sys.stderr)
+    sys.stderr.write(f"\nwrote {writer.lines} lines to {output}\n")
 
 
 async def _progress(ingest: Ingest, writer: RecordingWriter, seconds: float) -> None:
@@ -205,12 +202,9 @@ async def _progress(ingest: Ingest, writer: RecordingWriter, seconds: float) -> 
         writer.advance()
         waiting = "; ".join(f"{name}: {why}" for name, why in ingest.waiting_for().items())
         done = min(1.0, 1.0 - (end - time.monotonic()) / seconds)
-        print(
-            f"\rrecording {done:4.0%}, {writer.lines} lines {waiting}".ljust(80),
-            end="" if sys.stderr.isatty() else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = f"recording {done:4.0%}, {writer.lines} lines {waiting}"
+        sys.stderr.write(f"\r{line:<79}" if sys.stderr.isatty() else line + "\n")
+        sys.stderr.flush()
 
 
 def replay_once(path: Path) -> str:
@@ -222,9 +216,7 @@ def replay_once(path: Path) -> str:
     reader = read_records(path)
     source = RecordingSource(path)
     source.health = reader.health
-    ingest = Ingest(
-        (Feed(source),), mapper=StageMapper(()), clock=lambda: reader.newest_at or 0.0
-    )
+    ingest = Ingest((Feed(source),), mapper=StageMapper(()), clock=lambda: reader.newest_at or 0.0)
     for made in reader:
         ingest.handle(made)
     summary = reader.summary()
@@ -239,4 +231,3 @@ async def replay(path: Path, config: Config) -> None:
     source = RecordingSource(path)
     ingest = Ingest((Feed(source),), mapper=StageMapper(()), clock=source.now)
     await _serve(ingest, config, f"replaying {path} on %s/metrics")
-

@@ -18,7 +18,6 @@ from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
 from exporter.records import (
     Batch,
-    DriverHealth,
     FatalSourceError,
     GpuIdentity,
     GpuProcesses,
@@ -30,6 +29,7 @@ from exporter.records import (
 )
 from exporter.snapshot import Snapshot
 from exporter.sources import Position, Source
+from exporter.sources.gpus.sampler import GpuSampler
 from exporter.stage_map import StageMapper
 
 log = logging.getLogger(__name__)
@@ -55,14 +55,14 @@ class Feed:
 class Ingest:
     """Keeps all sources running and folds what they say."""
 
-    def __init__(  # noqa: PLR0913  # wiring: each part is made by the daemon and passed in
+    def __init__(
         self,
         feeds: Sequence[Feed],
         *,
         mapper: StageMapper,
         clock: Callable[[], float],
         positions: PositionStore | None = None,
-        driver_health: DriverHealth | None = None,
+        sampler: GpuSampler | None = None,
         tap: Tap | None = None,
     ) -> None:
         self.clock = clock
@@ -71,7 +71,7 @@ class Ingest:
         self._model = PipelineModel()
         self._mapper = mapper
         self._positions = positions
-        self._driver_health = driver_health
+        self._sampler = sampler
         self._tap = tap
         self._opened: set[str] = set()
 
@@ -194,10 +194,12 @@ class Ingest:
         recommendations = set(snapshot.recommendations)
         if any(health.suppressed_messages for health in self.healths()):
             recommendations.add("LogRateLimitIntervalSec")
+        if self._sampler is not None and self._sampler.persistence_mode_off:
+            recommendations.add("nvidia_persistence_mode")
         return ExporterState(
             version=__version__,
             sources=self.healths(),
-            driver=self._driver_health,
+            driver=self._sampler.driver_health if self._sampler else None,
             unverified_lines={
                 feed.source.health.name: sum(
                     server.unverified_lines

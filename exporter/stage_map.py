@@ -102,7 +102,8 @@ class StageMapper:
         maps = []
         for server in self._servers.values():
             stages, origin = self._map(server)
-            if (stages, origin) != server.told and (stages or server.told[0]):
+            told = server.told
+            if told is None or ((stages, origin) != told and (stages or told[0])):
                 server.told = (stages, origin)
                 maps.append(StageMap(server.name, self._now, stages, origin))
         return maps
@@ -215,7 +216,7 @@ class _Server:
         self.pids: dict[int, float] = {}
         self.retired: set[int] = set()
         self.titled = False
-        self.told: tuple[tuple[StageGpu, ...], str] = ((), "")
+        self.told: tuple[tuple[StageGpu, ...], str] | None = ((), "")
 
     def note_pid(self, pid: int | None, at: float) -> bool:
         """A scheduler line of this PID was accepted; whether that is new."""
@@ -235,6 +236,7 @@ class _Server:
         }
         self.facts = {}
         self.titled = False
+        self.told = None  # whoever heard the old map drops it at a new launch
 
 
 def _ranks(process: GpuProcess) -> tuple[int, int, int] | None:

@@ -31,11 +31,20 @@ GZIP_LEVEL = 1
 class Served(Protocol):
     """What the server needs of `ingest.Ingest`."""
 
-    def snapshot(self) -> Snapshot: ...
-    def state(self, snapshot: Snapshot) -> ExporterState: ...
-    def scraped(self) -> None: ...
-    def healths(self) -> tuple[SourceHealth, ...]: ...
-    def waiting_for(self) -> Mapping[str, str]: ...
+    def snapshot(self) -> Snapshot:
+        """The model at this instant."""
+
+    def state(self, snapshot: Snapshot) -> ExporterState:
+        """The exporter itself, beside that snapshot."""
+
+    def scraped(self) -> None:
+        """Keeps the reading positions behind the newest snapshot."""
+
+    def healths(self) -> tuple[SourceHealth, ...]:
+        """How each source fares."""
+
+    def waiting_for(self) -> Mapping[str, str]:
+        """Sources that are not read, with the reason; empty when ready."""
 
 
 class CannotListenError(Exception):

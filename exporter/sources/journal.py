@@ -99,7 +99,8 @@ class JournalSource:
                 f"cannot read the journal of {self._match.value}: {error}; "
                 "journalctl --verify names damaged files"
             ) from error
-        self._hint_if_empty()
+        if self._tail.read_to != ReadTo(since_us=0):
+            self._hint_if_empty()
         self.health.up = True
 
     async def run(self, emit: Emit) -> None:
@@ -175,6 +176,7 @@ class JournalSource:
 
     async def _step(self, emit: Emit) -> None:
         if self._must_reopen:
+            await asyncio.sleep(0)
             await self._reopen()
         self._watch()
         self._wake.clear()
@@ -227,6 +229,7 @@ class JournalSource:
         """Until the journal changes, at most a second; a quiet journal is opened anew."""
         read_to, patience = self._tail.read_to, self._reopen_quiet_seconds
         if read_to is None or read_to.cursor is None:
+            self._hint_if_empty()
             patience = min(patience, REOPEN_EMPTY_SECONDS)
         if self._monotonic() - self._quiet_since >= patience:
             self._must_reopen = True

@@ -68,12 +68,38 @@ class MatchField(StrEnum):
     IDENTIFIER = "SYSLOG_IDENTIFIER"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalMatch:
-    """Which entries belong to a server, e.g. `JournalMatch(MatchField.UNIT, "sglang.service")`."""
+    """Which entries belong to a server; exactly one of the three.
 
-    field: MatchField
-    value: str
+    Args:
+        unit: Name of a systemd unit with its suffix, e.g. `sglang.service`.
+        container: Name of a container whose log driver is journald.
+        identifier: Syslog identifier, e.g. of `systemd-cat -t`.
+
+    Raises:
+        ValueError: None or several are given.
+    """
+
+    unit: str | None = None
+    container: str | None = None
+    identifier: str | None = None
+
+    def __post_init__(self) -> None:
+        if [self.unit, self.container, self.identifier].count(None) != 2:
+            raise ValueError("one of unit, container and identifier is needed")
+
+    @property
+    def field(self) -> MatchField:
+        """The field that is compared."""
+        if self.unit is not None:
+            return MatchField.UNIT
+        return MatchField.CONTAINER if self.container is not None else MatchField.IDENTIFIER
+
+    @property
+    def value(self) -> str:
+        """What it is compared with: the server's name in the journal."""
+        return self.unit or self.container or self.identifier or ""
 
     def __str__(self) -> str:
         return f"{self.field}={self.value}"
@@ -117,11 +143,11 @@ class EntryDecoder:
         self, server: str, match: JournalMatch, is_wanted: IsWanted, health: SourceHealth
     ) -> None:
         self._server = server
-        self._match = match
+        self._match_field, self._match_value = match.field, match.value.encode()
         self._is_wanted = is_wanted
         self._health = health
         self._cut_lines = CutLines(match)
-        self._unit = match.value if match.field is MatchField.UNIT else None
+        self._unit = match.unit
 
     def stand_on(self, reader: EntryReader) -> None:
         """Takes note of the entry before the first to be decoded: the next may be its rest."""
@@ -141,14 +167,14 @@ class EntryDecoder:
         if not self._is_wanted(message):
             return None
         fields = reader.fields()
-        if first(fields, self._match.field) != self._match.value.encode():
+        if first(fields, self._match_field) != self._match_value:
             # Let in by the match for journald's own message id, which anybody may write.
             return None
         if is_piece or "CONTAINER_PARTIAL_ID" in fields or len(message) >= DATA_THRESHOLD_BYTES:
             refusals = self._health.read_refusals
             refusals[Refusal.NOT_WHOLE] = refusals.get(Refusal.NOT_WHOLE, 0) + 1
             return None
-        if self._match.field is not MatchField.UNIT:
+        if self._match_field is not MatchField.UNIT:
             self._unit = _text(first(fields, "_SYSTEMD_UNIT")) or self._unit
         return self._line(message, fields, reader.realtime_us(), facts_only=facts_only)
 

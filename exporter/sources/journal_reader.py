@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -80,23 +79,25 @@ def open_file(path: Path) -> EntryReader:
     return cast(EntryReader, _Reader(files=[os.fspath(path)]))
 
 
-def journal_files(directory: Path | None) -> Iterator[Path]:
+def journal_files(directory: Path | None) -> list[Path]:
     """The files that `open_journal` of the same directory reads, damaged ones included.
 
     Raises:
         OSError: A directory cannot be listed.
     """
-    machine_id = id128.get_machine().hex if directory is None else ""
-    roots = [directory] if directory is not None else [r / machine_id for r in SYSTEM_ROOTS]
-    prefix = "" if directory is not None else "system"
-    for root in roots:
-        if directory is None and not root.exists():
-            continue
-        for entry in os.scandir(root):
-            if entry.name.endswith((".journal", ".journal~")) and entry.name.startswith(prefix):
-                yield Path(entry.path)
-            elif directory is not None and entry.is_dir() and _is_id(entry.name):
-                yield from (Path(inner.path) for inner in os.scandir(entry.path))
+    if directory is not None:
+        machines = [path for path in directory.iterdir() if _is_id(path.name) and path.is_dir()]
+        return [file for root in (directory, *machines) for file in _files(root, "")]
+    roots = [root / id128.get_machine().hex for root in SYSTEM_ROOTS]
+    return [file for root in roots if root.exists() for file in _files(root, "system")]
+
+
+def _files(root: Path, prefix: str) -> list[Path]:
+    return [
+        path
+        for path in root.iterdir()
+        if path.name.startswith(prefix) and path.name.endswith((".journal", ".journal~"))
+    ]
 
 
 def _require_a_readable_file(directory: Path | None) -> None:

@@ -135,7 +135,7 @@ class JournalTail:
 
     async def _newly_damaged(self) -> int:
         if self._damage is None:
-            self._damage = DamageWatch(_library().open_file)
+            self._damage = DamageWatch(_library().open_file, self._match)
         if self._checked_us == 0 or self.read_to is None:
             return 0
         try:

@@ -15,8 +15,8 @@ from exporter.records import (
     RingSamples,
     Signal,
 )
-from exporter.sources.gpu_rounds import GpuRounds
-from exporter.sources.nvml import NvmlDriver
+from exporter.sources.gpus.nvml import NvmlDriver
+from exporter.sources.gpus.rounds import GpuRounds
 from tests.fake_nvml import FakeNvml
 
 START = 1_790_000_000.0

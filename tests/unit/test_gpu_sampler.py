@@ -27,9 +27,9 @@ from exporter.records import (
     SourceUnavailableError,
     XidError,
 )
-from exporter.sources import gpu_sampler
-from exporter.sources.gpu_sampler import GpuSampler
-from exporter.sources.nvml import NvmlDriver
+from exporter.sources.gpus import sampler as gpu_sampler
+from exporter.sources.gpus.nvml import NvmlDriver
+from exporter.sources.gpus.sampler import GpuSampler
 from tests.fake_nvml import FakeNvml
 
 PERIOD = 0.05
@@ -284,8 +284,8 @@ async def test_no_thread_is_left_behind(sampler: GpuSampler) -> None:
 _PROGRAM = """
 import asyncio, json, sys
 from exporter.records import GpuState, RingSamples
-from exporter.sources.gpu_sampler import GpuSampler
-from exporter.sources.nvml import NvmlDriver
+from exporter.sources.gpus.sampler import GpuSampler
+from exporter.sources.gpus.nvml import NvmlDriver
 
 async def main() -> None:
     sampler, records = GpuSampler(NvmlDriver()), []

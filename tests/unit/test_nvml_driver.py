@@ -13,9 +13,9 @@ import pytest
 from exporter import gpu_driver
 from exporter.gpu_driver import LIBRARY_CALLS, DriverError, GpmMetrics, GpuDriver, RingReading
 from exporter.records import GpuIdentity, Signal
-from exporter.sources.nvml import NvmlDriver, code_name
-from exporter.sources.nvml_rings import ENTRY_BYTES, RingBuffer
-from exporter.sources.nvml_values import clock_reasons, multiprocessor_count
+from exporter.sources.gpus.nvml import NvmlDriver, code_name
+from exporter.sources.gpus.nvml_rings import ENTRY_BYTES, RingBuffer
+from exporter.sources.gpus.nvml_values import clock_reasons, multiprocessor_count
 from tests.fake_nvml import CODES, FakeNvml, functions
 
 NOW = 1_790_000_000_000_000

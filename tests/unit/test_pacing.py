@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.sources.pacing import BackOff, Due
+from exporter.sources.gpus.pacing import BackOff, Due
 
 
 def test_due_is_once_a_period_and_the_first_time_at_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exporter.gpu_driver import RingReading
 from exporter.records import RingSamples, Signal
-from exporter.sources.ring_cursor import RingCursor
+from exporter.sources.gpus.ring_cursor import RingCursor
 
 
 def reading(*times_us: int) -> RingReading:

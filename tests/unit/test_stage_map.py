@@ -176,8 +176,9 @@ def test_facts_read_long_after_do_not_retire_the_processes_they_speak_of(
     mapper: StageMapper,
 ) -> None:
     processes = [scheduler(pp, 100 + pp, f"_PP{pp}") for pp in range(8)]
-    mapper.fold(seen(*processes))
-    assert list(mapper.fold(launch("kimi", NOW - 86_400))) == []
+    (before,) = mapper.fold(seen(*processes))
+    (after,) = mapper.fold(launch("kimi", NOW - 86_400))
+    assert places(after) == places(before)
     assert list(mapper.fold(seen(*processes, at=NOW + 5))) == []
 
 
@@ -345,3 +346,11 @@ def test_replicas_follow_each_other_and_attention_replicas_share_one_engine() ->
 )
 def test_facts_that_do_not_tell_place_nobody(facts: dict[str, FactValue]) -> None:
     assert place_ranks(facts) == ()
+
+
+def test_a_new_launch_is_told_its_map_even_where_nothing_moved(mapper: StageMapper) -> None:
+    """The pipeline model drops the map of the launch before."""
+    facts = ServerFacts("kimi", NOW, PP8, "server_args")
+    (first,) = mapper.fold(facts)
+    (second,) = mapper.fold(launch("kimi", NOW + 60))
+    assert places(second) == places(first)

@@ -16,10 +16,10 @@ from exporter.records import (
     RingSamples,
     Signal,
 )
-from exporter.sources.call_tally import CallTally
-from exporter.sources.gpm_windows import GpmWindows
-from exporter.sources.pacing import BackOff, Due
-from exporter.sources.ring_cursor import RingCursor
+from exporter.sources.gpus.call_tally import CallTally
+from exporter.sources.gpus.gpm_windows import GpmWindows
+from exporter.sources.gpus.pacing import BackOff, Due
+from exporter.sources.gpus.ring_cursor import RingCursor
 
 P = ParamSpec("P")
 T = TypeVar("T")

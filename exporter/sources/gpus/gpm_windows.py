@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from exporter.gpu_driver import UNSUPPORTED_CODES, DriverError, GpmBuffer, GpmMetrics, GpuDriver
 from exporter.records import GpmWindow, Signal
-from exporter.sources.call_tally import CallTally
-from exporter.sources.pacing import BackOff
+from exporter.sources.gpus.call_tally import CallTally
+from exporter.sources.gpus.pacing import BackOff
 
 LAG_SECONDS = 0.110
 """A sample shows the counters as they were 60 to 160 ms before it (measured on an H200)."""

@@ -17,10 +17,10 @@ from exporter.records import (
     Signal,
     SourceUnavailableError,
 )
-from exporter.sources.call_tally import CallTally
-from exporter.sources.gpu_processes import read_parent, read_title
-from exporter.sources.gpu_watch import GpuLostError, GpuWatch
-from exporter.sources.pacing import BackOff, Due
+from exporter.sources.gpus.call_tally import CallTally
+from exporter.sources.gpus.pacing import BackOff, Due
+from exporter.sources.gpus.processes import read_parent, read_title
+from exporter.sources.gpus.watch import GpuLostError, GpuWatch
 
 _RESTART_AFTER_SECONDS = 60.0
 _REMEDIES = {

@@ -21,8 +21,8 @@ from exporter.records import (
     XidError,
 )
 from exporter.sources import Emit, Position
-from exporter.sources.gpu_rounds import GpuRounds
-from exporter.sources.xid_watch import XidWatch
+from exporter.sources.gpus.rounds import GpuRounds
+from exporter.sources.gpus.xid_watch import XidWatch
 
 HUNG_SECONDS = 5.0
 """A driver call that takes longer makes the source down until it returns."""

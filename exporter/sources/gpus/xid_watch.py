@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping
 
 from exporter.gpu_driver import UNSUPPORTED_CODES, DriverError, GpuDriver
-from exporter.sources.call_tally import CallTally
-from exporter.sources.pacing import BackOff
+from exporter.sources.gpus.call_tally import CallTally
+from exporter.sources.gpus.pacing import BackOff
 
 _WAIT_SECONDS = 0.5
 _PAUSE_SECONDS = 3.0

@@ -15,9 +15,9 @@ import pynvml
 
 from exporter.gpu_driver import LOST_CODES, MISMATCH_CODE, DriverError, GpmMetrics, RingReading
 from exporter.records import GpuIdentity, Signal
-from exporter.sources.nvml_rings import CALL as GET_SAMPLES
-from exporter.sources.nvml_rings import MILLIWATTS_PER_WATT, PERCENT, RingBuffer
-from exporter.sources.nvml_values import activity_ratio, clock_reasons, multiprocessor_count
+from exporter.sources.gpus.nvml_rings import CALL as GET_SAMPLES
+from exporter.sources.gpus.nvml_rings import MILLIWATTS_PER_WATT, PERCENT, RingBuffer
+from exporter.sources.gpus.nvml_values import activity_ratio, clock_reasons, multiprocessor_count
 
 MILLIJOULES_PER_JOULE = 1000.0
 HERTZ_PER_MEGAHERTZ = 1_000_000.0

@@ -1,0 +1,1 @@
+"""Measurements on real hardware; nothing here is imported by the exporter."""

@@ -1,0 +1,66 @@
+"""Runs a real systemd-journald by hand, for tests on machines where none runs.
+
+It needs root and owns the machine's journal sockets, so there is one at a time: another test run
+on the same machine waits for the lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PROGRAMS = (Path("/lib/systemd/systemd-journald"), Path("/usr/lib/systemd/systemd-journald"))
+SOCKETS = Path("/run/systemd/journal")
+READY_WITHIN_SECONDS = 10.0
+
+
+def why_not() -> str | None:
+    """Why no journald can be started by hand here; `None` if it can."""
+    if os.geteuid() != 0:
+        return "a journald started by hand needs root"
+    if not any(path.exists() for path in PROGRAMS):
+        return "systemd-journald is not installed"
+    if Path("/run/systemd/system").exists():
+        return "systemd runs this machine and its journald"
+    return None
+
+
+@contextmanager
+def hand_started_journald() -> Iterator[subprocess.Popen[bytes]]:
+    """A journald that takes lines from `systemd-cat`; what it made is gone afterwards.
+
+    Its SIGUSR2 rotates the journal. `_SYSTEMD_UNIT` is missing from entries: follow by identifier.
+    """
+    lock = Path(tempfile.gettempdir()) / "sglang-pipeline-exporter-journald.lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        machine_id = Path("/etc/machine-id").read_text().strip()
+        made = [
+            path for path in (SOCKETS, Path("/run/log/journal") / machine_id) if not path.exists()
+        ]
+        program = next(path for path in PROGRAMS if path.exists())
+        process = subprocess.Popen([program], stderr=subprocess.DEVNULL)
+        try:
+            _wait_until_ready(process)
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(READY_WITHIN_SECONDS)
+            for path in made:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes]) -> None:
+    give_up_at = time.monotonic() + READY_WITHIN_SECONDS
+    while not (SOCKETS / "stdout").exists() or not (SOCKETS / "socket").exists():
+        if process.poll() is not None or time.monotonic() > give_up_at:
+            raise TimeoutError("systemd-journald did not open its sockets")
+        time.sleep(0.01)

@@ -1,0 +1,166 @@
+"""Sources kept running, lines judged, positions that belong to the snapshot."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from exporter import ingest as ingest_module
+from exporter.ingest import Feed, Ingest
+from exporter.positions import PositionStore
+from exporter.records import (
+    FatalSourceError,
+    LogLine,
+    Record,
+    Refusal,
+    SourceHealth,
+    SourceUnavailableError,
+)
+from exporter.sources import Emit, Position
+from exporter.stage_map import StageMapper
+
+T = 1_796_000_000.0
+LINE = (
+    "[2026-11-30 08:50:26 PP1] Decode batch, #running-req: 4, #token: 53, token usage: 0.10, "
+    "cuda graph: True, gen throughput (token/s): 8.16, #queue-req: 0"
+)
+
+
+def line(pp: int = 1, title: str | None = "sglang::scheduler_PP1") -> LogLine:
+    return LogLine("kimi", T, LINE.replace("PP1", f"PP{pp}"), pid=4000 + pp, title=title)
+
+
+class Script:
+    """A source that follows a script: records to emit, errors to raise, `None` to wait."""
+
+    def __init__(self, *steps: Record | Exception | None, name: str = "journal:kimi") -> None:
+        self.health = SourceHealth(name)
+        self.steps = list(steps)
+        self.opened_at: list[Position | None] = []
+        self.read = 0
+        self.closed = 0
+
+    async def open(self, position: Position | None) -> None:
+        self.opened_at.append(position)
+        if self.steps and isinstance(self.steps[0], SourceUnavailableError):
+            raise self.steps.pop(0)  # type: ignore[misc]
+        self.health.up = True
+
+    async def run(self, emit: Emit) -> None:
+        while self.steps:
+            step = self.steps.pop(0)
+            if isinstance(step, Exception):
+                raise step
+            if step is None:
+                await asyncio.Event().wait()
+            else:
+                self.read += 1
+                emit(step)
+
+    def position(self) -> Position | None:
+        return {"read": self.read} if self.opened_at else None
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def make(*sources: Script, **parts: object) -> Ingest:
+    feeds = [Feed(s, "kimi", reads_log=s.health.name != "nvml") for s in sources]
+    return Ingest(feeds, mapper=StageMapper(()), clock=lambda: T + 1, **parts)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest_module, "FIRST_RETRY_SECONDS", 0.0)
+
+
+def batches(ingest: Ingest) -> int:
+    return sum(
+        mode.batches
+        for server in ingest.snapshot().servers
+        for stage in server.stages
+        for mode in stage.modes
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  # the condition is another task's, without an event
+            await asyncio.sleep(0)
+
+
+async def test_an_accepted_line_reaches_the_model_and_a_refused_one_only_its_count() -> None:
+    ingest = make(Script(line(), line(title="/usr/bin/python3 -m sglang.launch_server")))
+    await ingest.run()
+    assert batches(ingest) == 1
+    assert ingest.snapshot().refused_lines == {Refusal.NOT_SCHEDULER: 1}
+
+
+async def test_a_source_that_breaks_is_opened_again_where_it_was() -> None:
+    source = Script(line(), SourceUnavailableError("stale file"), line(), None)
+    ingest = make(source)
+    running = asyncio.create_task(ingest.run())
+    await until(lambda: batches(ingest) == 2)
+    assert source.opened_at == [None, {"read": 1}]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert source.closed == 2
+
+
+async def test_a_bug_in_one_source_does_not_end_the_other() -> None:
+    broken = Script(*(ValueError("a bug") for _ in range(3)), None, name="nvml")
+    other = Script(line(), None)
+    ingest = make(broken, other)
+    running = asyncio.create_task(ingest.run())
+    await until(lambda: len(broken.opened_at) == 4)
+    assert batches(ingest) == 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_fatal_error_ends_everything() -> None:
+    ingest = make(Script(FatalSourceError("restart the exporter"), name="nvml"), Script(None))
+    with pytest.raises(FatalSourceError, match="restart the exporter"):
+        await ingest.run()
+
+
+async def test_readiness_counts_gpus_only_once_they_were_read() -> None:
+    gpus = Script(SourceUnavailableError("no driver"), None, name="nvml")
+    log = Script(None)
+    ingest = make(log, gpus)
+    assert set(ingest.waiting_for()) == {"journal:kimi"}
+    running = asyncio.create_task(ingest.run())
+    await until(lambda: gpus.health.up and log.health.up)
+    assert ingest.waiting_for() == {}
+    gpus.health.up = False
+    assert set(ingest.waiting_for()) == {"nvml"}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_position_of_a_scrape_is_that_of_its_snapshot(tmp_path: Path) -> None:
+    state = tmp_path / "positions.json"
+    positions = PositionStore(state)
+    ingest = make(Script(line(), line()), positions=positions)
+    await ingest.run()
+    assert positions.position("journal:kimi") == {"read": 0}, "where it began"
+    ingest.snapshot()
+    ingest.scraped()
+    assert positions.position("journal:kimi") == {"read": 2}
+    positions.close()
+    again = Script()
+    reopened = PositionStore(state)
+    await make(again, positions=reopened).run()
+    assert again.opened_at == [{"read": 2}]
+    reopened.close()
+
+
+async def test_a_recorder_sees_each_line_with_what_it_became() -> None:
+    seen: list[tuple[str, bool]] = []
+    ingest = make(
+        Script(line(), line(title="bash")),
+        tap=lambda record, source: seen.append((type(record).__name__, source is not None)),
+    )
+    await ingest.run()
+    assert seen == [("Batch", True), ("RefusedLine", True)]

@@ -1,0 +1,144 @@
+"""The HTTP server over what it is given to serve."""
+
+import gzip
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import aiohttp
+import pytest
+
+from exporter.collector import ExporterState
+from exporter.config import Config
+from exporter.records import SourceHealth
+from exporter.snapshot import Snapshot
+from exporter.web import CannotListenError, WebServer
+from tests.unit.test_collector import STATE
+from tests.unit.test_pipeline_model import T, decode, facts, fold
+
+CONFIG = Config(servers=(), listen_host="127.0.0.1", listen_port=0)
+
+
+class Served:
+    """A model that stands still, and a count of the scrapes it was told of."""
+
+    def __init__(self) -> None:
+        self.model = fold(facts(pp_size=2), decode(pp=1, running=7))
+        self.scrapes = 0
+        self.waiting: dict[str, str] = {}
+        self.broken = False
+        self.source = SourceHealth("journal:kimi", up=True, lines=3)
+
+    def snapshot(self) -> Snapshot:
+        if self.broken:
+            raise RuntimeError("/secret/path is broken")
+        return self.model.snapshot(T + 1)
+
+    def state(self, snapshot: Snapshot) -> ExporterState:
+        return replace(STATE, sources=self.healths())
+
+    def scraped(self) -> None:
+        self.scrapes += 1
+
+    def healths(self) -> tuple[SourceHealth, ...]:
+        return (self.source,)
+
+    def waiting_for(self) -> dict[str, str]:
+        return self.waiting
+
+
+@pytest.fixture(name="served")
+def fixture_served() -> Served:
+    return Served()
+
+
+@pytest.fixture(name="http")
+async def fixture_http(served: Served) -> AsyncIterator[aiohttp.ClientSession]:
+    server = WebServer(served)
+    await server.start(CONFIG)
+    base = f"http://127.0.0.1:{server.port}"
+    async with aiohttp.ClientSession(base, auto_decompress=False) as session:
+        yield session
+    await server.close()
+
+
+async def test_a_scrape_is_answered_as_text_unless_asked_otherwise(
+    http: aiohttp.ClientSession,
+) -> None:
+    async with http.get("/metrics", headers={"Accept-Encoding": "identity"}) as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"].startswith("text/plain; version=")
+        assert 'stage_running_requests{dp_rank="0",pp_rank="1",server="kimi"} 7.0' in (
+            await answer.text()
+        )
+
+
+async def test_prometheus_gets_openmetrics(http: aiohttp.ClientSession) -> None:
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    headers = {"Accept": accept, "Accept-Encoding": "identity"}
+    async with http.get("/metrics", headers=headers) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        assert (await answer.text()).endswith("# EOF\n")
+
+
+async def test_a_client_that_takes_gzip_gets_the_same_text_packed(
+    http: aiohttp.ClientSession,
+) -> None:
+    async with http.get("/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert b"sglang_pipeline_stage_batches_total" in gzip.decompress(await answer.read())
+
+
+async def test_positions_are_kept_for_each_answered_get_and_for_nothing_else(
+    http: aiohttp.ClientSession, served: Served
+) -> None:
+    async with http.get("/metrics"):
+        pass
+    assert served.scrapes == 1
+    async with http.head("/metrics"), http.get("/"), http.get("/-/ready"):
+        pass
+    served.broken = True
+    async with http.get("/metrics") as answer:
+        assert answer.status == 500
+    assert served.scrapes == 1
+
+
+async def test_an_error_shows_neither_path_nor_stack(
+    http: aiohttp.ClientSession, served: Served
+) -> None:
+    served.broken = True
+    async with http.get("/metrics") as answer:
+        assert await answer.text() == "500 Internal Server Error\n"
+    async with http.get("/nothing/<script>") as answer:
+        assert (answer.status, await answer.text()) == (404, "404 Not Found\n")
+    async with http.post("/metrics") as answer:
+        assert answer.status == 405
+
+
+async def test_ready_names_what_is_missing(http: aiohttp.ClientSession, served: Served) -> None:
+    async with http.get("/-/ready") as answer:
+        assert (answer.status, await answer.text()) == (200, "ready\n")
+    served.waiting = {"journal:kimi": "permission denied; join the group systemd-journal"}
+    async with http.get("/-/ready") as answer:
+        assert answer.status == 503
+        assert "journal:kimi: permission denied; join the group" in await answer.text()
+    async with http.get("/-/healthy") as answer:
+        assert answer.status == 200
+
+
+async def test_the_landing_page_shows_stages_and_escapes_what_it_shows(
+    http: aiohttp.ClientSession, served: Served
+) -> None:
+    served.model = fold(decode(server="<b>kimi</b>", pp=1, running=7))
+    served.source = replace(served.source, last_error="<i>no</i>")
+    async with http.get("/", headers={"Accept-Encoding": "identity"}) as answer:
+        page = await answer.text()
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert "<td>0 / 1</td><td>7</td>" in page
+    assert "&lt;b&gt;kimi&lt;/b&gt;" in page
+    assert "&lt;i&gt;no&lt;/i&gt;" in page
+
+
+async def test_a_taken_port_names_the_option_to_change(http: aiohttp.ClientSession) -> None:
+    taken = replace(CONFIG, listen_port=http._base_url.port)  # type: ignore[union-attr]
+    with pytest.raises(CannotListenError, match=r"cannot listen on 127\.0\.0\.1:\d+: .*--listen"):
+        await WebServer(Served()).start(taken)
