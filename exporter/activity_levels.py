@@ -32,7 +32,8 @@ _LEAST_NOISE_WATTS = 2.0
 _MOST_NOISE_WATTS = 8.0
 _IDLE_STEP = 0.2
 _LOOK_SECONDS = 1.0
-_LOOK_AGAIN_SECONDS = 5.0
+_RESOLVED_SLICES = 75
+_PEAK_REACH = 0.1
 _STEADY_RUN = 4
 _LEAST_RESOLVED = 0.2
 _RING_TOLERANCE = 0.12
@@ -52,6 +53,7 @@ class LevelLearner:
         noise_watts: Scatter of samples of a steady state (standard deviation).
         passes_resolved: Whether of late enough working samples lay inside a pass to measure the
             others by them; false where passes are shorter than a sample.
+        working_peaks: Narrow peaks above waiting, lowest first; proves nothing by itself.
     """
 
     def __init__(self, power_limit_watts: float | None = None) -> None:
@@ -60,6 +62,8 @@ class LevelLearner:
         self.waiting_watts: float | None = None
         self.noise_watts = _LEAST_NOISE_WATTS
         self.passes_resolved = False
+        self._denied_watts: float | None = None
+        self.working_peaks: list[float] = []
         self._counts: Counter[int] = Counter()
         self._total = 0.0
         self._looked_at: float | None = None
@@ -76,10 +80,15 @@ class LevelLearner:
             self._counts[round(value)] += 1
         self._total += len(watts)
         self._slices.append((slice_.ended_at, slice_.resident_ratio, tuple(watts)))
-        wait = _LOOK_AGAIN_SECONDS if self.passes_resolved else _LOOK_SECONDS
-        if self._looked_at is None or slice_.ended_at - self._looked_at >= wait:
+        if self._looked_at is None or slice_.ended_at - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = slice_.ended_at
             self._look()
+
+    def deny(self) -> None:
+        """What was taken for waiting is work: that level and those above it wait no more."""
+        self._denied_watts = self.waiting_watts
+        self.waiting_watts = None
+        self.passes_resolved = False
 
     def _observe_idle(self, watts: list[float]) -> None:
         if len(watts) < 2:
@@ -102,8 +111,11 @@ class LevelLearner:
                 self.waiting_watts = peak.watts
                 break
         if self.waiting_watts is not None:
-            higher = [p.watts for p in peaks if p.watts > self.waiting_watts + 4 * self.noise_watts]
-            self.passes_resolved = self._are_passes_resolved(self.waiting_watts, higher)
+            least = self.waiting_watts + 4 * self.noise_watts
+            self.working_peaks = [peak.watts for peak in peaks if peak.watts > least]
+            self.passes_resolved = self._are_passes_resolved(
+                self.waiting_watts, self.working_peaks
+            )
 
     def _peaks(self) -> list[_Peak]:
         """Narrow peaks among the samples, lowest first."""
@@ -132,6 +144,8 @@ class LevelLearner:
     def _is_waiting(self, peak: _Peak, lower: list[_Peak]) -> bool:
         idle = self.idle_watts if self.idle_watts is not None else self._idle_peak(lower)
         if idle is None or peak.watts - idle < 2 * self.noise_watts:
+            return False
+        if self._denied_watts is not None and peak.watts > self._denied_watts - 4 * self.noise_watts:
             return False
         excess = peak.watts - idle
         top = self.power_limit_watts or max(self._counts)
@@ -173,25 +187,26 @@ class LevelLearner:
     def _are_passes_resolved(self, waiting: float, peaks: list[float]) -> bool:
         """Whether enough samples over the waiting level lie on a peak or in a steady run."""
         reach = 2 * self.noise_watts
+        near = [(peak, max(reach, _PEAK_REACH * (peak - waiting))) for peak in peaks]
         run: list[float] = []
         above = clean = 0
-        for _, _, samples in self._slices:
+        for _, _, samples in list(self._slices)[-_RESOLVED_SLICES:]:
             for sample in samples:
                 if run and abs(sample - run[-1]) > STEADY_RATIO * (run[-1] - waiting):
-                    clean += _clean(run, peaks, reach)
+                    clean += _clean(run, near)
                     run.clear()
                 if sample > waiting + 2 * reach:
                     above += 1
                     run.append(sample)
-        clean += _clean(run, peaks, reach)
+        clean += _clean(run, near)
         return above >= _FEWEST_SAMPLES and clean >= _LEAST_RESOLVED * above
 
 
-def _clean(run: list[float], peaks: list[float], reach: float) -> int:
+def _clean(run: list[float], peaks: list[tuple[float, float]]) -> int:
     """How many samples of a run of agreeing samples lie inside a pass."""
     if len(run) >= _STEADY_RUN:
         return len(run)
-    return sum(any(abs(sample - peak) <= reach for peak in peaks) for sample in run)
+    return sum(any(abs(sample - peak) <= reach for peak, reach in peaks) for sample in run)
 
 
 def _is_most(piece: Piece) -> bool:

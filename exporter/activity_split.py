@@ -21,6 +21,7 @@ OVERDRAW_SHARE = 0.1
 """Working share over one from which a sample shows other work than the known working level."""
 _USUAL_STEP = 0.05
 _TOP_DECAY = 0.01
+_CUT_STEP = 0.1
 OVERDRAW_RATIO = 0.25
 """How much more the samples may show working than the ring shows resident."""
 
@@ -31,8 +32,8 @@ COMPUTE_BOUND_DRAM = 0.36
 NCCL_BLOCKS = 32
 """A collective or a receive has at most so many blocks (NCCL_MAX_NCHANNELS), one on an SM."""
 _USUAL_MULTIPROCESSORS = 132
-_SILENT_DRAM = 0.02
-_SILENT_TENSOR = 0.01
+SILENT_DRAM = 0.02
+SILENT_TENSOR = 0.01
 _LEAST_SM_STEP = 0.05
 
 
@@ -48,21 +49,27 @@ class LinearSplit:
         self._usual_watts: float | None = None
         self._usual_share = 0.0
         self._top_watts = 0.0
+        self._cut_short = 0.0
 
     def working_seconds(
         self, slice_: Slice, idle_watts: float, waiting_watts: float, working_watts: float
-    ) -> list[float]:
-        """Working seconds of each piece."""
+    ) -> list[float] | None:
+        """Working seconds of each piece; `None` where other work came shorter than a sample."""
         step = working_watts - waiting_watts
         resident = slice_.resident_seconds
         resting = slice_.seconds - resident
         total = self._carried_seconds + resting * (waiting_watts - idle_watts) / step
         shape: list[float] = []
-        for start, end, watts, _, _ in slice_.pieces:
+        for piece in slice_.pieces:
+            start, end, watts, _, _ = piece
             share = self._share(watts, waiting_watts, step)
+            if watts > waiting_watts + (1.0 + OVERDRAW_SHARE) * step:
+                self._cut_short += _CUT_STEP * (_is_alone(piece) - self._cut_short)
             total += share * (end - start)
             shape.append((end - start) * min(max(share, 0.0), 1.0))
         bounded = min(max(total, 0.0), resident)
+        if self._cut_short > 0.5 and bounded > 0.0:
+            return None
         longest = max(end - start for start, end, *_ in slice_.pieces)
         self._carried_seconds = min(max(total - bounded, -longest), longest)
         return scaled(shape, slice_.pieces, bounded)
@@ -83,30 +90,51 @@ class LinearSplit:
         return filled + (1.0 - filled) * self._usual_share
 
 
-def plateau_share(piece: Piece, waiting_watts: float, band: float, reference_watts: float) -> float:
+def _is_alone(piece: Piece) -> bool:
+    """Whether neither neighbor comes near a sample from below or overtops it."""
+    reach = (1.0 - STEADY_RATIO) * piece.watts
+    return all(n is None or n < reach for n in (piece.before, piece.after))
+
+
+def plateau_share(
+    piece: Piece,
+    idle_watts: float | None,
+    waiting_watts: float,
+    band: float,
+    tops: Sequence[float],
+) -> float:
     """Working share of one sample where passes are longer than samples.
 
-    A sample as high as its neighbor lies inside a pass, whatever that pass draws; one that is not
-    was cut by the pass's border and is measured by the higher neighbor.
+    A sample as high as both its neighbors lies inside a pass, whatever that pass draws. One that
+    is not may be cut by the pass's border and is measured by what the pass draws: a level seen
+    often of late, or the higher neighbor.
 
     Args:
         band: Watts over the waiting level that are still waiting.
-        reference_watts: What passes drew of late, for one shorter than a sample.
+        tops: What passes drew of late, lowest first.
     """
     _, _, watts, before, after = piece
     excess = watts - waiting_watts
     if excess <= band:
         return 0.0
-    top = watts
+    highest, agreeing = watts, 0
     for neighbor in (before, after):
-        if neighbor is None or neighbor - waiting_watts <= band:
-            continue
-        if abs(neighbor - watts) <= STEADY_RATIO * excess:
-            return 1.0
-        top = max(top, neighbor)
-    if top == watts:
-        top = max(top, reference_watts)
-    return excess / (top - waiting_watts)
+        if neighbor is not None and neighbor - waiting_watts > band:
+            highest = max(highest, neighbor)
+            agreeing += abs(neighbor - watts) <= STEADY_RATIO * excess
+    if agreeing == 2:
+        return 1.0
+    top = next((top for top in tops if top > highest - band), highest)
+    if agreeing and excess >= (1.0 - STEADY_RATIO) * (top - waiting_watts):
+        return 1.0
+    if agreeing and highest - waiting_watts < 0.5 * (top - waiting_watts):
+        return 1.0
+    base = waiting_watts
+    if idle_watts is not None:
+        lowest = min(watts if before is None else before, watts if after is None else after)
+        if lowest < (idle_watts + waiting_watts) / 2:
+            base = idle_watts  # a pass that idleness cut, not waiting
+    return min((watts - base) / (max(top, highest) - base), 1.0)
 
 
 def scaled(shape: Sequence[float], pieces: Sequence[Piece], total: float) -> list[float]:
@@ -169,7 +197,7 @@ def gpm_bracket(
             shares.append((window.sm_ratio - waiting_sm * resident_ratio) / step)
             fill = (COMPUTE_BOUND_SM - waiting_sm) / step
     if None not in (window.dram_ratio, working.dram_ratio):
-        if working.dram_ratio > _SILENT_DRAM:
+        if working.dram_ratio > SILENT_DRAM:
             shares.append(window.dram_ratio / working.dram_ratio)
     if not shares:
         return None
@@ -185,15 +213,28 @@ def gpm_bracket(
     return Bracket(low, likely, high)
 
 
+def nccl_sm_ratio(multiprocessors: int | None) -> float:
+    """The most SM activity a waiting kernel can show."""
+    return NCCL_BLOCKS / (multiprocessors or _USUAL_MULTIPROCESSORS)
+
+
 def is_waiting_only(
     window: GpmWindow, resident_ratio: float, multiprocessors: int | None
 ) -> bool:
     """Whether GPM alone shows that no resident kernel worked: few SMs, no DRAM, no tensor cores."""
     if window.sm_ratio is None or window.dram_ratio is None or resident_ratio <= 0.0:
         return False
-    blocks_ratio = NCCL_BLOCKS / (multiprocessors or _USUAL_MULTIPROCESSORS)
     return (
-        window.dram_ratio <= _SILENT_DRAM * resident_ratio
-        and (window.tensor_ratio or 0.0) <= _SILENT_TENSOR * resident_ratio
-        and window.sm_ratio <= blocks_ratio * resident_ratio
+        window.dram_ratio <= SILENT_DRAM * resident_ratio
+        and (window.tensor_ratio or 0.0) <= SILENT_TENSOR * resident_ratio
+        and window.sm_ratio <= nccl_sm_ratio(multiprocessors) * resident_ratio
     )
+
+
+def least_working_ratio(
+    window: GpmWindow, resident_ratio: float, multiprocessors: int | None
+) -> float:
+    """What must have been work, whatever its levels: no activity exceeds one, waiting shows few SMs."""
+    most = nccl_sm_ratio(multiprocessors)
+    by_sm = ((window.sm_ratio or 0.0) - most * resident_ratio) / (1.0 - most)
+    return min(max(by_sm, window.dram_ratio or 0.0, window.tensor_ratio or 0.0), resident_ratio)

@@ -22,6 +22,7 @@ from exporter.activity_split import (
     Bracket,
     gpm_bracket,
     is_waiting_only,
+    least_working_ratio,
     plateau_share,
     scaled,
     waiting_seconds,
@@ -47,6 +48,8 @@ _IDLE_DRAW_RATIO = 0.02
 """Resident, yet within this share of the range from idle to the power limit: nothing works. The
 smallest NCCL-like spin on an H200 adds 8 of 576 W, the least decode load there 290 W."""
 _LEAST_RESIDENT_RATIO = 0.05
+_DENIAL_STEP = 0.2
+_DENIAL_MARGIN = 0.05
 
 
 class _Block(NamedTuple):
@@ -84,6 +87,7 @@ class GpuActivity:
         self._held: deque[_Block] = deque()
         self._holding = True
         self._linear = LinearSplit()
+        self._denials = 0.0
         self._low_at = -1.0
         self._reference_watts = 0.0
 
@@ -174,15 +178,29 @@ class GpuActivity:
     def _judged(self, block: _Block) -> Iterable[ActivityWindow]:
         bracket = self._by_gpm(block)
         if bracket is not None:
-            return self._windows_by_gpm(block, bracket)
+            return self._windows_by_gpm(block, bracket, [self._by_power(s) for s in block.slices])
+        shapes = [self._by_power(each) if self.has_peers else None for each in block.slices]
+        self._check(block, shapes)
         windows: list[ActivityWindow] = []
-        for slice_ in block.slices:
-            working = self._by_power(slice_) if self.has_peers else None
+        for slice_, working in zip(block.slices, shapes, strict=True):
             if working is None:
                 windows.append(self._by_residency(slice_))
             else:
                 windows.extend(self._windows(slice_, working, Method.POWER))
         return windows
+
+    def _check(self, block: _Block, shapes: list[list[float] | None]) -> None:
+        """Forgets the waiting level where GPM shows, again and again, that work was taken for it."""
+        gpm, resident = block.gpm, block.gpm_resident_ratio
+        if gpm is None or resident is None or None in shapes or self._learner.waiting_watts is None:
+            return
+        seconds = sum(slice_.seconds for slice_ in block.slices)
+        found = sum(sum(shape) for shape in shapes if shape is not None) / seconds
+        least = least_working_ratio(gpm, resident, self.multiprocessors)
+        self._denials += _DENIAL_STEP * ((least > found + _DENIAL_MARGIN) - self._denials)
+        if self._denials > 0.5:
+            self._learner.deny()
+            self._denials = 0.0
 
     def _by_gpm(self, block: _Block) -> Bracket | None:
         """Working share of the residency in the block's GPM window."""
@@ -198,9 +216,10 @@ class GpuActivity:
             return None
         return Bracket(0.0, 0.0, 0.0) if is_waiting_only(gpm, resident, self.multiprocessors) else None
 
-    def _windows_by_gpm(self, block: _Block, bracket: Bracket) -> Iterable[ActivityWindow]:
+    def _windows_by_gpm(
+        self, block: _Block, bracket: Bracket, shapes: list[list[float] | None]
+    ) -> Iterable[ActivityWindow]:
         """GPM says how much; power says when, and how much where GPM leaves room."""
-        shapes = [self._by_power(slice_) for slice_ in block.slices]
         resident = sum(slice_.resident_seconds for slice_ in block.slices)
         have = sum(sum(shape) for shape in shapes if shape is not None)
         total = bracket.likely * resident
@@ -250,10 +269,11 @@ class GpuActivity:
         band = max(
             _NOISE_BAND * learner.noise_watts, _BAND_RATIO * (self._reference_watts - waiting)
         )
+        tops = learner.working_peaks or [self._reference_watts]
         working, total = [], 0.0
         unbroken = True
         for piece in slice_.pieces:
-            share = plateau_share(piece, waiting, band, self._reference_watts)
+            share = plateau_share(piece, learner.idle_watts, waiting, band, tops)
             if share == 0.0:
                 unbroken = False
             elif share == 1.0:

@@ -33,16 +33,18 @@ class State(IntEnum):
     WAITING = 1
     DECODE = 2
     PREFILL = 3
+    LIGHT = 4
+    """Work that fills a few SMs and stays in their caches."""
 
 
 @dataclass(frozen=True)
 class Card:
     """One card: what it draws and shows in each state, and how its power ring sees it."""
 
-    watts: tuple[float, float, float, float]
-    sm: tuple[float, float, float, float]
-    dram: tuple[float, float, float, float]
-    tensor: tuple[float, float, float, float] | None = None
+    watts: tuple[float, ...]
+    sm: tuple[float, ...]
+    dram: tuple[float, ...]
+    tensor: tuple[float, ...] | None = None
     power_limit_watts: float = 600.0
     multiprocessors: int = 132
     noise_watts: float = 3.0
@@ -67,7 +69,7 @@ class Timeline:
 
     ends: list[float] = field(default_factory=lambda: [0.0])
     states: list[State] = field(default_factory=lambda: [State.IDLE])
-    sums: list[tuple[float, ...]] = field(default_factory=lambda: [(0.0,) * 4])
+    sums: list[tuple[float, ...]] = field(default_factory=lambda: [(0.0,) * len(State)])
 
     def extend(self, to: float, state: State) -> None:
         """Adds a stretch up to `to`; nothing if that has passed."""
@@ -271,7 +273,7 @@ def _power(
         spent = timeline.seconds(start, end)
         true = sum(
             seconds * watts * (warm if state >= State.DECODE else 1.0)
-            for state, (seconds, watts) in enumerate(zip(spent, card.watts, strict=True))
+            for state, (seconds, watts) in enumerate(zip(spent, card.watts, strict=False))
         ) / (end - start)
         if shown is None or card.smoothing_seconds == 0.0:
             shown = true
@@ -296,7 +298,7 @@ def _gpm(timeline: Timeline, card: Card, start: float, end: float) -> GpmWindow:
     spent = [each / (end - start) for each in timeline.seconds(start, end)]
 
     def mean(by_state: tuple[float, ...]) -> float:
-        return round(sum(s * v for s, v in zip(spent, by_state, strict=True)), 4)
+        return round(sum(s * v for s, v in zip(spent, by_state, strict=False)), 4)
 
     return GpmWindow(
         gpu=0,
