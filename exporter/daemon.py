@@ -222,6 +222,7 @@ def replay_once(path: Path) -> str:
     summary = reader.summary()
     if summary:
         log.warning("%s", summary)
+    ingest.finish()
     snapshot = ingest.snapshot()
     return generate_latest(SnapshotCollector(snapshot, ingest.state(snapshot), None)).decode()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from exporter import __version__
 from exporter.admission import Admission
 from exporter.collector import ExporterState
+from exporter.pipeline_figures import SecondFigures
 from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
 from exporter.records import (
@@ -103,6 +104,10 @@ class Ingest:
                 if self._tap is not None:
                     self._tap(stage_map, None)
 
+    def finish(self) -> None:
+        """The records have ended: closes all counters to the clock's instant."""
+        self._model.close(self.clock())
+
     # --- sources -------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -144,6 +149,8 @@ class Ingest:
             else:
                 source.health.up = False
                 log.info("a source ended source=%s lines=%d", name, source.health.lines)
+                if feed.server is None and feed.reads_log:
+                    self.finish()
                 return
             source.health.up = False
             source.health.last_error = message
@@ -183,6 +190,18 @@ class Ingest:
     def snapshot(self) -> Snapshot:
         """The model at this instant of the clock the records carry."""
         return self._model.snapshot(self.clock())
+
+    def timelines(self, seconds: float) -> dict[tuple[str, int], tuple[SecondFigures, ...]]:
+        """The settled seconds of every pipeline, by server and dp_rank, at most the last 300."""
+        snapshot = self.snapshot()
+        since = snapshot.taken_at - seconds
+        return {
+            (server.name, pipeline.dp_rank): self._model.timeline(
+                server.name, pipeline.dp_rank, since
+            )
+            for server in snapshot.servers
+            for pipeline in server.pipelines
+        }
 
     def scraped(self) -> None:
         """Keeps the positions behind the newest snapshot; called before a scrape is answered."""

@@ -138,5 +138,7 @@ class PipelineFigures:
     """Mean number of working stages while in flight, last 30 seconds."""
     variance: Variance | None
     slots: SlotFigures
+    predicted_gain_ratio: float | None
+    """Throughput of the best even split over the present one; `None` until it can be fitted."""
     late_seconds: float
     """GPU time whose windows came too late to count."""

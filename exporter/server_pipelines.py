@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from exporter.gain_fit import GainFit, Operation
 from exporter.micro_batches import Activity, SlotObserver
 from exporter.pipeline_clock import PipelineClock, Second
 from exporter.pipeline_figures import PipelineFigures, SecondFigures
@@ -30,18 +31,40 @@ from exporter.records import (
     FactValue,
     GpuProcesses,
     LoadEvent,
+    Method,
     ServerFacts,
     StageMap,
 )
 from exporter.server_facts import count_of, local_pp_ranks
 
 _MOST_PIPELINES = 64
+_OBSERVE_SECONDS = 10.0
+"""How often a steady stretch is taken for the fit of pass times; its figures are 30 s means."""
+_MEASURED = (Method.GPM, Method.POWER)
+"""Methods whose working share is no upper bound."""
 
 
 class _Pipeline:
     def __init__(self) -> None:
         self.clock = PipelineClock()
         self.slots = SlotObserver()
+        self.gain = GainFit()
+        self.observed_at = 0.0
+        self.tokens_per_second: float | None = None
+
+    def observe(self, figures: PipelineFigures) -> None:
+        """Takes the last 30 s for the fit, if all of it is known."""
+        slots, stages = figures.slots, figures.stages
+        working = [s.mean_working_ratio for s in stages if s.method in _MEASURED]
+        known = [ratio for ratio in working if ratio is not None]
+        if len(known) == figures.expected_stages and slots.active and slots.running_requests:
+            if self.tokens_per_second:
+                self.gain.observe(
+                    Operation(
+                        slots.active, slots.running_requests, self.tokens_per_second, tuple(known)
+                    )
+                )
+            self.tokens_per_second = None
 
 
 class ServerPipelines:
@@ -90,6 +113,9 @@ class ServerPipelines:
         pipeline = self._pipeline(batch.dp_rank)
         if pipeline is not None:
             pipeline.clock.fold_batch(batch)
+            pipeline.tokens_per_second = (
+                batch.gen_throughput_tokens_per_second or pipeline.tokens_per_second
+            )
             pipeline.slots.fold_batch(batch)
 
     def fold_window(self, window: ActivityWindow) -> None:
@@ -111,8 +137,11 @@ class ServerPipelines:
 
     def advance(self, now: float) -> None:
         """Lets time pass: what is complete or overdue at `now` is settled."""
-        for pipeline in self._pipelines.values():
+        for dp_rank, pipeline in self._pipelines.items():
             pipeline.clock.advance(now)
+            if now - pipeline.observed_at >= _OBSERVE_SECONDS:
+                pipeline.observed_at = now
+                pipeline.observe(_figures(dp_rank, pipeline, self._facts, now))
 
     def close(self, at: float) -> None:
         """Settles everything: the records have ended at `at`. Nothing is folded after."""
@@ -162,6 +191,7 @@ def _figures(
     activity = None
     if active is not None and highest is not None and whole_view:
         activity = Activity(active, highest)
+    slots = pipeline.slots.figures(facts, activity, now)
     return PipelineFigures(
         dp_rank=dp_rank,
         stages=stages,
@@ -178,7 +208,10 @@ def _figures(
         balance_ratio=balance,
         active_stages_mean=active,
         variance=variance(seconds, len(expected)),
-        slots=pipeline.slots.figures(facts, activity, now),
+        slots=slots,
+        predicted_gain_ratio=(
+            pipeline.gain.gain_ratio(slots.sizes, slots.slots or 1) if slots.sizes else None
+        ),
         late_seconds=clock.late_seconds,
     )
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.pipeline_model import MAX_STAGES, PipelineModel, local_pp_ranks
+from exporter.pipeline_model import MAX_STAGES, PipelineModel
 from exporter.records import (
     Batch,
     EventKind,
@@ -25,6 +25,7 @@ from exporter.records import (
     StageMap,
     XidError,
 )
+from exporter.server_facts import local_pp_ranks
 from exporter.snapshot import GpuSnapshot, Snapshot, StageSnapshot
 
 T = 1_796_000_000.0
@@ -203,7 +204,7 @@ class TestStagesFromTheLog:
         ],
     )
     def test_stages_of_this_node(self, facts: dict[str, int], pp_size: int, ranks: range) -> None:
-        assert local_pp_ranks(facts, pp_size) == ranks
+        assert local_pp_ranks({**facts, "pp_size": pp_size}) == ranks
 
     def test_an_interval_that_hides_micro_batches_is_named(self) -> None:
         hiding = fold(facts(pp_size=8, decode_log_interval=40), decode())
