@@ -5,210 +5,215 @@ is only believed where samples are pure, that is where the card stays in one sta
 a sample: then its draw is a narrow peak among the samples, and the utilization ring agrees with
 the share of samples at and above it. Passes shorter than a sample make a peak too, in the middle
 between waiting and working; nothing in one card's own signals tells such a mixture from lighter
-work, so no working level is ever learned from peaks.
+work, so no working level is ever learned from a peak.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, deque
+from itertools import accumulate, islice
 from typing import NamedTuple
 
-from exporter.activity_slices import Piece, Slice
-from exporter.activity_split import STEADY_RATIO
+from exporter.activity_slices import Slice
 
 WAITING_RANGE_RATIO = 0.2
-"""A kernel that only waits draws at most this share of the range from idle to the power limit:
-a spin on every SM of an H200 draws 250 W where it idles at 124 and is limited at 700, and NCCL
-uses a quarter of the SMs at most. Decode draws over half of the range there."""
+"""A kernel that only waits draws at most this share of the range from idle to the power limit: a
+spin on every SM of an H200 draws 250 W, where it idles at 124 and is limited at 700, and NCCL
+takes a quarter of the SMs at most. Decode of an 8B model draws over half of the range there."""
 WORKING_EXCESS_RATIO = 2.0
-"""Over idle, work draws at least twice what waiting does; a lower peak proves nothing."""
+"""Work draws at least so many times what waiting does, both over idle."""
+STEADY_RATIO = 0.15
+"""Two samples this close, against their height over the waiting level, show one state: a matrix
+product on an H200 wanders by so much from sample to sample."""
 
 _MEMORY_SAMPLES = 3000
-"""The peaks speak of about this many samples: a minute of a ring of 20 ms."""
+"""The peaks speak of about so many samples: a minute of a ring of 20 ms."""
+_KEPT_SLICES = 150
+_RESOLVED_SLICES = 75
+"""Whether passes are resolved is asked of these: the last 15 s."""
+_LOOK_SECONDS = 1.0
 _FEWEST_SAMPLES = 15
+_FEWEST_SHARE = 0.01
 _FEWEST_VISITS = 4
+_SHARPNESS = 2.5
+"""How much fuller than the background beside it a peak must be; a flat background gives 1."""
 _LEAST_NOISE_WATTS = 2.0
 _MOST_NOISE_WATTS = 8.0
+_MAD_TO_DEVIATION = 1.48
 _IDLE_STEP = 0.2
-_LOOK_SECONDS = 1.0
-_RESOLVED_SLICES = 75
-_PEAK_REACH = 0.1
+_RING_TOLERANCE = 0.12
 _STEADY_RUN = 4
 _LEAST_RESOLVED = 0.2
-_RING_TOLERANCE = 0.12
+_PEAK_REACH = 0.1
 
 
 class _Peak(NamedTuple):
     watts: float
-    samples: float
+    samples: int
 
 
 class LevelLearner:
     """Learns from slices in time order; a few thousand counters, looked at once a second.
 
     Attributes:
+        power_limit_watts: The card's limit; `None` if not known, then the most it drew of late.
         idle_watts: Draw with no kernel resident; `None` while none was seen.
         waiting_watts: Draw of a resident kernel that waits; `None` while not proven.
-        noise_watts: Scatter of samples of a steady state (standard deviation).
+        working_peaks: Narrow peaks above waiting, lowest first; they prove nothing by themselves.
         passes_resolved: Whether of late enough working samples lay inside a pass to measure the
             others by them; false where passes are shorter than a sample.
-        working_peaks: Narrow peaks above waiting, lowest first; proves nothing by itself.
+        noise_watts: Scatter of samples of a steady state (standard deviation).
     """
 
     def __init__(self, power_limit_watts: float | None = None) -> None:
         self.power_limit_watts = power_limit_watts
         self.idle_watts: float | None = None
         self.waiting_watts: float | None = None
-        self.noise_watts = _LEAST_NOISE_WATTS
-        self.passes_resolved = False
-        self._denied_watts: float | None = None
         self.working_peaks: list[float] = []
-        self._counts: Counter[int] = Counter()
-        self._total = 0.0
-        self._looked_at: float | None = None
-        self._slices: deque[tuple[float, float, tuple[float, ...]]] = deque(maxlen=150)
-
-    def observe(self, slice_: Slice) -> None:
-        """Takes a slice with power."""
-        if not slice_.pieces:
-            return
-        watts = [piece.watts for piece in slice_.pieces if _is_most(piece)]
-        if slice_.resident_ratio == 0.0:
-            self._observe_idle(watts)
-        for value in watts:
-            self._counts[round(value)] += 1
-        self._total += len(watts)
-        self._slices.append((slice_.ended_at, slice_.resident_ratio, tuple(watts)))
-        if self._looked_at is None or slice_.ended_at - self._looked_at >= _LOOK_SECONDS:
-            self._looked_at = slice_.ended_at
-            self._look()
-
-    def deny(self) -> None:
-        """What was taken for waiting is work: that level and those above it wait no more."""
-        self._denied_watts = self.waiting_watts
-        self.waiting_watts = None
         self.passes_resolved = False
+        self.noise_watts = _LEAST_NOISE_WATTS
+        self._counts: Counter[int] = Counter()
+        self._total = 0
+        self._looked_at: float | None = None
+        self._slices: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=_KEPT_SLICES)
+        self._denied_watts: float | None = None
 
-    def _observe_idle(self, watts: list[float]) -> None:
-        if len(watts) < 2:
+    def observe_idle(self, slice_: Slice) -> None:
+        """Takes the idle level from a slice in which no kernel was resident."""
+        if slice_.resident_ratio > 0.0 or len(slice_.pieces) < 2:
             return
+        watts = [piece.watts for piece in slice_.pieces]
         middle = statistics.median(watts)
-        spread = 1.48 * statistics.median(abs(value - middle) for value in watts)
+        spread = _MAD_TO_DEVIATION * statistics.median(abs(value - middle) for value in watts)
         if self.idle_watts is None:
             self.idle_watts = middle
         self.idle_watts += _IDLE_STEP * (middle - self.idle_watts)
         bounded = min(max(spread, _LEAST_NOISE_WATTS), _MOST_NOISE_WATTS)
         self.noise_watts += _IDLE_STEP * (bounded - self.noise_watts)
 
+    def observe(self, slice_: Slice) -> None:
+        """Takes a slice; once a second, looks for the waiting level."""
+        # A sample that a slice's border cuts counts where the larger part of it lies.
+        watts = tuple(
+            piece.watts for piece in slice_.pieces if 2 * piece.seconds > piece.sample_seconds
+        )
+        if not watts:
+            return
+        self._counts.update(map(round, watts))
+        self._total += len(watts)
+        self._slices.append((slice_.resident_ratio, watts))
+        if self._looked_at is None or slice_.ended_at - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = slice_.ended_at
+            self._look()
+
+    def deny(self) -> None:
+        """What was taken for waiting is work: neither that level nor one above it waits."""
+        self._denied_watts = self.waiting_watts
+        self.waiting_watts = None
+        self.passes_resolved = False
+
+    # --- looking -------------------------------------------------------------------------------
+
     def _look(self) -> None:
         if self._total > _MEMORY_SAMPLES:
-            self._counts = Counter({w: c / 2 for w, c in self._counts.items() if c > 0.3})
+            self._counts = Counter({w: c // 2 for w, c in self._counts.items() if c > 1})
             self._total = sum(self._counts.values())
         peaks = self._peaks()
-        for number, peak in enumerate(peaks):
-            if self._is_waiting(peak, peaks[:number]):
+        for lower, peak in enumerate(peaks):
+            if self._is_waiting(peak, peaks[0].watts if lower else None):
                 self.waiting_watts = peak.watts
                 break
-        if self.waiting_watts is not None:
-            least = self.waiting_watts + 4 * self.noise_watts
-            self.working_peaks = [peak.watts for peak in peaks if peak.watts > least]
-            self.passes_resolved = self._are_passes_resolved(
-                self.waiting_watts, self.working_peaks
-            )
+        if self.waiting_watts is None:
+            return
+        least = self.waiting_watts + 4 * self.noise_watts
+        self.working_peaks = [peak.watts for peak in peaks if peak.watts > least]
+        self.passes_resolved = self._are_passes_resolved(self.waiting_watts)
 
     def _peaks(self) -> list[_Peak]:
         """Narrow peaks among the samples, lowest first."""
         unit = max(1, round(1.5 * self.noise_watts))
+        margin = 3 * unit + 2
         counts = self._counts
+        lowest, highest = min(counts), max(counts)
+        every = range(lowest - margin, highest + margin + 1)
+        before = [0, *accumulate(counts[watts] for watts in every)]
         peaks: list[_Peak] = []
-        if not counts:
-            return peaks
-        for center in sorted(counts):
-            near = sum(counts[center + k] for k in range(-unit, unit + 1))
-            if near < _FEWEST_SAMPLES or near < 0.01 * self._total:
+        fewest = max(_FEWEST_SAMPLES, _FEWEST_SHARE * self._total)
+        for at in range(margin, margin + highest - lowest + 1):
+            near = before[at + unit + 1] - before[at - unit]
+            if near < fewest:
                 continue
-            left = sum(counts[center + k] for k in range(-3 * unit - 1, -unit))
-            right = sum(counts[center + k] for k in range(unit + 1, 3 * unit + 2))
-            # As wide as the peak is each side; a flat background fills all three alike.
-            if near < 2.5 * left or near < 2.5 * right:
+            left = before[at - unit] - before[at - 3 * unit - 1]
+            right = before[at + 3 * unit + 2] - before[at + unit + 1]
+            if near < _SHARPNESS * max(left, right):
                 continue
-            mean = sum((center + k) * counts[center + k] for k in range(-unit, unit + 1)) / near
-            if peaks and mean - peaks[-1].watts <= 2 * unit:
-                if near > peaks[-1].samples:
-                    peaks[-1] = _Peak(mean, near)
-            else:
+            inside = range(every[at] - unit, every[at] + unit + 1)
+            mean = sum(watts * counts[watts] for watts in inside) / near
+            if not peaks or mean - peaks[-1].watts > 2 * unit:
                 peaks.append(_Peak(mean, near))
+            elif near > peaks[-1].samples:
+                peaks[-1] = _Peak(mean, near)
         return peaks
 
-    def _is_waiting(self, peak: _Peak, lower: list[_Peak]) -> bool:
-        idle = self.idle_watts if self.idle_watts is not None else self._idle_peak(lower)
-        if idle is None or peak.watts - idle < 2 * self.noise_watts:
+    def _is_waiting(self, peak: _Peak, lowest_peak: float | None) -> bool:
+        idle = self.idle_watts if self.idle_watts is not None else lowest_peak
+        noise = self.noise_watts
+        if idle is None or peak.watts - idle < 2 * noise:
             return False
-        if self._denied_watts is not None and peak.watts > self._denied_watts - 4 * self.noise_watts:
+        if self._denied_watts is not None and peak.watts > self._denied_watts - 4 * noise:
             return False
         excess = peak.watts - idle
         top = self.power_limit_watts or max(self._counts)
         if excess > WAITING_RANGE_RATIO * (top - idle):
             return False
         works_from = idle + WORKING_EXCESS_RATIO * excess
-        working = sum(c for w, c in self._counts.items() if w > works_from)
-        if working < _FEWEST_SAMPLES:
+        if sum(c for watts, c in self._counts.items() if watts > works_from) < _FEWEST_SAMPLES:
             return False
-        return self._ring_agrees(idle, peak.watts) and self._visits(peak.watts) >= _FEWEST_VISITS
-
-    def _idle_peak(self, lower: list[_Peak]) -> float | None:
-        return lower[0].watts if lower else None
-
-    def _ring_agrees(self, idle: float, waiting: float) -> bool:
-        """Whether the samples from the peak up are resident and those below are not."""
-        slices = [s for s in self._slices if s[2]]
-        if not slices:
-            return False
-        errors = shares = 0.0
-        for _, resident, watts in slices:
-            above = sum(min(max((w - idle) / (waiting - idle), 0.0), 1.0) for w in watts)
-            errors += abs(above / len(watts) - resident)
-            shares += resident
-        return errors <= _RING_TOLERANCE * len(slices) and errors <= 0.5 * shares
+        if self.waiting_watts is not None and abs(peak.watts - self.waiting_watts) < 2 * noise:
+            return True  # proven before; it drifts
+        return self._visits(peak.watts) >= _FEWEST_VISITS and self._ring_agrees(idle, peak.watts)
 
     def _visits(self, watts: float) -> int:
         """How many separate times the samples of late stayed at a level."""
-        reach = 2 * self.noise_watts
+        low, high = watts - 2 * self.noise_watts, watts + 2 * self.noise_watts
         visits, was_there = 0, False
-        for _, _, samples in self._slices:
+        for _, samples in self._slices:
             for sample in samples:
-                is_there = abs(sample - watts) <= reach
+                is_there = low <= sample <= high
                 visits += is_there and not was_there
                 was_there = is_there
         return visits
 
+    def _ring_agrees(self, idle: float, waiting: float) -> bool:
+        """Whether the samples from the peak up are resident and those below are not."""
+        errors = shares = 0.0
+        for resident, watts in self._slices:
+            above = sum(min(max((w - idle) / (waiting - idle), 0.0), 1.0) for w in watts)
+            errors += abs(above / len(watts) - resident)
+            shares += resident
+        return errors <= min(_RING_TOLERANCE * len(self._slices), 0.5 * shares)
 
-    def _are_passes_resolved(self, waiting: float, peaks: list[float]) -> bool:
+    def _are_passes_resolved(self, waiting: float) -> bool:
         """Whether enough samples over the waiting level lie on a peak or in a steady run."""
         reach = 2 * self.noise_watts
-        near = [(peak, max(reach, _PEAK_REACH * (peak - waiting))) for peak in peaks]
+        peaks = [(p, max(reach, _PEAK_REACH * (p - waiting))) for p in self.working_peaks]
         run: list[float] = []
         above = clean = 0
-        for _, _, samples in list(self._slices)[-_RESOLVED_SLICES:]:
+        for _, samples in islice(self._slices, max(len(self._slices) - _RESOLVED_SLICES, 0), None):
             for sample in samples:
                 if run and abs(sample - run[-1]) > STEADY_RATIO * (run[-1] - waiting):
-                    clean += _clean(run, near)
+                    clean += _clean(run, peaks)
                     run.clear()
                 if sample > waiting + 2 * reach:
                     above += 1
                     run.append(sample)
-        clean += _clean(run, near)
+        clean += _clean(run, peaks)
         return above >= _FEWEST_SAMPLES and clean >= _LEAST_RESOLVED * above
 
 
 def _clean(run: list[float], peaks: list[tuple[float, float]]) -> int:
-    """How many samples of a run of agreeing samples lie inside a pass."""
+    """How many of some samples in a row that agree lie inside a pass."""
     if len(run) >= _STEADY_RUN:
         return len(run)
     return sum(any(abs(sample - peak) <= reach for peak, reach in peaks) for sample in run)
-
-
-def _is_most(piece: Piece) -> bool:
-    """Whether a piece is no sliver of a sample that the slice's border cut."""
-    return piece.ended_at - piece.started_at > 0.008

@@ -28,6 +28,13 @@ class Piece(NamedTuple):
     watts: float
     before: float | None
     after: float | None
+    sample_seconds: float
+    """Length of the whole sample."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of the part inside the slice."""
+        return self.ended_at - self.started_at
 
 
 class Slice(NamedTuple):
@@ -168,7 +175,8 @@ class Alignment:
                 elif covered >= 0.0:
                     covered = end
                 next_watts = after.value if after is not None and follows else None
-                pieces.append(Piece(start, end, sample.value, before, next_watts))
+                length = sample.ended_at - sample.started_at
+                pieces.append(Piece(start, end, sample.value, before, next_watts, length))
             if sample.ended_at > window.ended_at:
                 break
             samples.popleft()

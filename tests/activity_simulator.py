@@ -147,7 +147,12 @@ def random_card(rng: random.Random) -> Card:
     decode_sm = rng.uniform(0.5, 0.94)
     decode_dram = rng.uniform(0.4, 0.8)
     prefill_watts = idle + rng.uniform(0.75, 1.0) * reach
-    watts = (idle, idle + rng.uniform(0.03, 0.14) * reach, min(decode, cap), min(prefill_watts, cap))
+    watts = (
+        idle,
+        idle + rng.uniform(0.03, 0.14) * reach,
+        min(decode, cap),
+        min(prefill_watts, cap),
+    )
     return Card(
         watts=watts,
         sm=(0.0, waiting_sm, decode_sm, rng.uniform(0.9, 0.97)),
@@ -194,11 +199,14 @@ def play(rng: random.Random, server: Server) -> list[list[Timeline]]:
         free[stage] = start + seconds
         for timeline, share in zip(timelines[stage], shares[stage], strict=True):
             _wait(timeline, server, start, loaded)
-            timeline.extend(
-                start + share * seconds, State.PREFILL if prefill else State.DECODE
-            )
+            timeline.extend(start + share * seconds, State.PREFILL if prefill else State.DECODE)
             timeline.extend(start + seconds, State.WAITING)
-        following = (start + seconds + server.hop_seconds, slot, (stage + 1) % server.stages, prefill)
+        following = (
+            start + seconds + server.hop_seconds,
+            slot,
+            (stage + 1) % server.stages,
+            prefill,
+        )
         heapq.heappush(arrivals, following)
     for timeline in (each for ranks in timelines for each in ranks):
         timeline.extend(server.seconds, State.IDLE)
@@ -238,9 +246,7 @@ def records(
     """The card's rings, drained once a second, and its GPM windows, in the order of a live run."""
     until = timeline.ends[-1] if seconds is None else seconds
     power = _power(timeline, card, rng, until) if Signal.POWER in signals else iter(())
-    utilization = (
-        _utilization(timeline, rng, until) if Signal.UTILIZATION in signals else iter(())
-    )
+    utilization = _utilization(timeline, rng, until) if Signal.UTILIZATION in signals else iter(())
     waiting_power, waiting_utilization = next(power, None), next(utilization, None)
     for second in range(1, math.ceil(until) + 1):
         drained: list[tuple[float, float]] = []
@@ -278,7 +284,9 @@ def _power(
         if shown is None or card.smoothing_seconds == 0.0:
             shown = true
         shown += (true - shown) * (
-            1.0 if not card.smoothing_seconds else -math.expm1((start - end) / card.smoothing_seconds)
+            1.0
+            if not card.smoothing_seconds
+            else -math.expm1((start - end) / card.smoothing_seconds)
         )
         yield end, round(max(shown + rng.gauss(0.0, card.noise_watts), 0.0), 3)
         start = end
