@@ -40,6 +40,7 @@ MAX_TOKENS_PER_SECOND = 1e9
 MAX_ACCEPT_LENGTH = 1024.0
 MAX_RATIO = 1.05
 """Printed shares can pass 1 by rounding and by measuring two things a moment apart."""
+_OWN_ROLES = (Role.SCHEDULER, Role.MAIN)
 
 
 class Admission:
@@ -53,9 +54,11 @@ class Admission:
         server = self._servers.get(line.server)
         if server is None:
             server = self._servers[line.server] = LaunchState()
-        if line.launch is not None and line.launch != server.launch:
-            server.begin(line.launch)
         role = role_of(line.title)
+        # Others may log under the same identifier, each from a unit of its own.
+        tells_launch = role in _OWN_ROLES or not server.knows_schedulers
+        if tells_launch and line.launch is not None and line.launch != server.launch:
+            server.begin(line.launch)
         if role is Role.SCHEDULER:
             server.knows_schedulers = True
         parsed = parse_line(line.message)
@@ -213,8 +216,13 @@ def _judge_args(
     return server.record(line, parsed.facts, "server_args")
 
 
-def _judge_fired_up(line: LogLine, role: Role, server: LaunchState) -> ServerEvent:
+def _judge_fired_up(line: LogLine, role: Role, server: LaunchState) -> ServerEvent | Refusal:
+    """A server fires up once a launch; where systemd names none, each main process is one."""
+    is_known = line.launch is not None or line.pid == server.main_pid
+    if server.fired_up and role is Role.MAIN and is_known and not server.looked_back_at(line):
+        return Refusal.REPEATED_ARGS
     server.fired_up = True
+    server.look_back_at(line)
     if role is Role.MAIN and server.main_pid is None:
         server.main_pid = line.pid
     return ServerEvent(line.server, line.logged_at, EventKind.FIRED_UP, pid=line.pid)

@@ -98,10 +98,14 @@ class LaunchState:
 
     def record(self, line: LogLine, facts: dict[str, FactValue], origin: str) -> ServerFacts:
         """A record of new facts; it also announces a new launch if that is still to do."""
-        if line.facts_only and len(self._looked_back) < MAX_LOOKED_BACK:
-            self._looked_back.add((line.logged_at, line.pid))
+        self.look_back_at(line)
         new_launch, self.unannounced = self.unannounced, False
         return ServerFacts(line.server, line.logged_at, facts, origin, new_launch)
+
+    def look_back_at(self, line: LogLine) -> None:
+        """Remembers a line that was taken by looking back for facts; it may be read again."""
+        if line.facts_only and len(self._looked_back) < MAX_LOOKED_BACK:
+            self._looked_back.add((line.logged_at, line.pid))
 
     def looked_back_at(self, line: LogLine) -> bool:
         """Whether looking back for facts took this very line already; it is no repetition then."""

@@ -7,7 +7,7 @@
         journal.rotate()     # the active file is archived, a new one begins
         journal.vacuum()     # archived files are gone
 
-`flush` is what sends; entries not flushed may or may not be readable yet. Not for several threads.
+Entries that were not flushed may or may not be readable yet. Not for several threads.
 Debian and Ubuntu: package systemd-journal-remote.
 """
 
@@ -149,6 +149,10 @@ class JournalWriter:
             OBJECT_SYSTEMD_UNIT=unit,
         )
 
+    def send(self) -> None:
+        """Hands on what was written without waiting until it can be read."""
+        self._stdin().flush()
+
     def flush(self) -> None:
         """Returns when everything written can be read from the files.
 
@@ -157,7 +161,7 @@ class JournalWriter:
         """
         if not self._unflushed:
             return
-        self._stdin().flush()
+        self.send()
         give_up_at = time.monotonic() + READABLE_WITHIN_SECONDS
         wanted = str(self._sequence).encode()
         while self._newest_sequence() != wanted:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 PROGRAMS = (Path("/lib/systemd/systemd-journald"), Path("/usr/lib/systemd/systemd-journald"))
 SOCKETS = Path("/run/systemd/journal")
@@ -56,6 +57,19 @@ def hand_started_journald() -> Iterator[subprocess.Popen[bytes]]:
             process.wait(READY_WITHIN_SECONDS)
             for path in made:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def logging_process(identifier: str, title: str) -> Iterator[IO[bytes]]:
+    """A process with a title whose output goes to the journal: what it is given, line by line.
+
+    Its first entries may carry the command line that it had before, as with SGLang's schedulers.
+    """
+    command = ["systemd-cat", "-t", identifier, "bash", "-c", f"exec -a {title} cat"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdin is not None
+        with process.stdin as given:
+            yield given
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes]) -> None:

@@ -159,7 +159,12 @@ class EntryDecoder:
         Raises:
             OSError: The entry cannot be read; the ones behind it may.
         """
-        message = field_or_none(reader, "MESSAGE") or b""
+        message = field_or_none(reader, "MESSAGE")
+        if message is None:
+            if field_or_none(reader, "_TRANSPORT") != b"journal":
+                # Only a client of the native socket may leave it out: it was damaged since.
+                self._health.gaps += 1
+            message = b""
         if message.startswith(b"Suppressed ") and self._is_about_suppression(reader):
             return None
         self._health.lines += 1
@@ -201,8 +206,8 @@ class EntryDecoder:
         if field_or_none(reader, "MESSAGE_ID") != SUPPRESSED_MESSAGE_ID.encode():
             return False
         fields = reader.fields()
-        if first(fields, "_TRANSPORT") not in {b"driver", None}:
-            return True
+        if first(fields, "_TRANSPORT") != b"driver":
+            return False  # a line of our own unit that only says so
         units = {first(fields, name) for name in ("OBJECT_SYSTEMD_UNIT", "UNIT", "_SYSTEMD_UNIT")}
         if self._unit is not None and (
             self._unit.encode() in units

@@ -48,7 +48,7 @@ class JournalTail:
         self._reader: EntryReader | None = None
         self._on_unread = False
         self._damage: DamageWatch | None = None
-        self._checked_us = 0
+        self._checked_us: int | None = None
 
     @property
     def reader(self) -> EntryReader:
@@ -71,9 +71,11 @@ class JournalTail:
         self.close()
         self._reader = open_another(self._match, self._directory)
         self._reader.add_disjunction()
-        self._reader.add_match(f"MESSAGE_ID={SUPPRESSED_MESSAGE_ID}")
+        # Journald's own alone: anybody else may write its message id.
+        self._reader.add_match(f"MESSAGE_ID={SUPPRESSED_MESSAGE_ID}", "_TRANSPORT=driver")
         if read_to is not None:
-            self._checked_us = self._checked_us or read_to.realtime_us
+            if self._checked_us is None:
+                self._checked_us = read_to.realtime_us
             await self._settle(read_to)
             return
         self.read_to = settle_at_end(self._reader, self._now_us())
@@ -136,7 +138,7 @@ class JournalTail:
     async def _newly_damaged(self) -> int:
         if self._damage is None:
             self._damage = DamageWatch(_library().open_file, self._match)
-        if self._checked_us == 0 or self.read_to is None:
+        if self._checked_us is None or self.read_to is None:
             return 0
         try:
             files = list(_library().journal_files(self._directory))

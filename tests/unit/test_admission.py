@@ -463,6 +463,23 @@ def test_fired_up_is_an_event_of_the_main_process():
     assert (record.kind, record.pid, record.pp_rank) == (EventKind.FIRED_UP, 7, None)
 
 
+def test_a_server_fires_up_once_a_launch():
+    """The name of a function that the model calls reaches the main process's log, newline and all."""
+    log = Log(launch="first", title=MAIN, pid=1)
+    assert isinstance(log.admit(FIRED_UP), ServerEvent)
+    assert log.refusal(FIRED_UP) is Refusal.REPEATED_ARGS
+    assert isinstance(log.admit(FIRED_UP, launch="second", pid=2), ServerEvent)
+
+
+def test_another_unit_under_the_same_identifier_ends_no_launch():
+    log = Log(launch="first")
+    log.facts(args(pp_size=8), title=MAIN, pid=1)
+    log.batch(title=STAGE)
+    assert log.refusal(BODY, title="logger", launch="other") is Refusal.NOT_SCHEDULER
+    assert log.refusal(BODY, title=None, launch="other") is Refusal.UNVERIFIABLE
+    assert log.refusal(BODY, " PP9", title="sglang::scheduler_PP9") is Refusal.RANK_OUT_OF_BOUNDS
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "count"),
     [

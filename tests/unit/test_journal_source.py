@@ -292,6 +292,17 @@ async def test_a_corrupted_tail_is_a_gap_and_reading_goes_on(
         assert followed.source.health.gaps == 1
 
 
+async def test_damage_is_a_gap_where_nothing_was_read_yet(journal: JournalWriter) -> None:
+    for number in range(200):
+        journal.write(f"batch {number}")
+    journal.corrupt_tail(truncate=True)
+    journal.write("batch behind")
+    journal.flush()
+    async with following(journal.directory, from_start=True) as followed:
+        await followed.until(lambda: "batch behind" in followed.messages)
+        assert followed.source.health.gaps == 1
+
+
 async def test_damage_met_while_following_is_a_gap(journal: JournalWriter) -> None:
     async with following(journal.directory) as followed:
         journal.write("batch 0")
@@ -376,6 +387,18 @@ async def test_journalds_message_id_lets_nobody_elses_line_in(journal: JournalWr
         journal.flush()
         assert await followed.until_lines(1) == ["batch"]
         assert followed.source.health.suppressed_messages == 0
+        assert followed.source.health.lines == 1
+
+
+async def test_an_entry_that_lost_its_text_is_a_gap(journal: JournalWriter) -> None:
+    async with following(journal.directory) as followed:
+        journal.write(None, transport="journal")
+        journal.write(None)
+        journal.write("batch")
+        journal.flush()
+        await followed.until_lines(1)
+        assert followed.source.health.gaps == 1
+        assert followed.source.health.lines == 3
 
 
 @pytest.mark.parametrize("reason", ["pid-change", "line-max", "nul", "eof"])
