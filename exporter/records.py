@@ -141,7 +141,7 @@ class ServerFacts:
     known_at: float
     facts: Mapping[str, FactValue]
     origin: str
-    """server_args, capacity_line, configuration, recording."""
+    """server_args, capacity_line, server_info, configuration, recording."""
     new_launch: bool = False
 
 
@@ -413,7 +413,7 @@ class SourceHealth:
     """Counters a source keeps about its own work; read at scrape time, written by the source alone."""
 
     name: str
-    """Label `source`: journal:SERVER, files:SERVER, stdin:SERVER, nvml, recording."""
+    """Label `source`: journal:SERVER, files:SERVER, stdin:SERVER, server:SERVER, nvml, recording."""
     up: bool = False
     last_error: str | None = None
     """What went wrong and the remedy, for the log and the landing page; never log text."""
