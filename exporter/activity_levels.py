@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, deque
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
 from exporter.activity_slices import Slice
@@ -23,6 +23,8 @@ spin on every SM of an H200 draws 250 W, where it idles at 124 and is limited at
 takes a quarter of the SMs at most. Decode of an 8B model draws over half of the range there."""
 WORKING_EXCESS_RATIO = 2.0
 """Work draws at least so many times what waiting does, both over idle."""
+PASS_EXCESS_RATIO = 3.0
+"""A peak lower than this many times waiting may be made by passes shorter than a sample."""
 STEADY_RATIO = 0.15
 """Two samples this close, against their height over the waiting level, show one state: a matrix
 product on an H200 wanders by so much from sample to sample."""
@@ -42,9 +44,9 @@ _LEAST_NOISE_WATTS = 2.0
 _MOST_NOISE_WATTS = 8.0
 _MAD_TO_DEVIATION = 1.48
 _IDLE_STEP = 0.2
-_RING_TOLERANCE = 0.12
+_RING_TOLERANCE = 0.22
 _STEADY_RUN = 4
-_LEAST_RESOLVED = 0.2
+_LEAST_RESOLVED = 0.5
 _PEAK_REACH = 0.1
 
 
@@ -78,6 +80,13 @@ class LevelLearner:
         self._looked_at: float | None = None
         self._slices: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=_KEPT_SLICES)
         self._denied_watts: float | None = None
+
+    @property
+    def rest_watts(self) -> float | None:
+        """Below this a sample was idle rather than waiting; `None` while that is not known."""
+        if self.idle_watts is None or self.waiting_watts is None:
+            return None
+        return (self.idle_watts + self.waiting_watts) / 2
 
     def observe_idle(self, slice_: Slice) -> None:
         """Takes the idle level from a slice in which no kernel was resident."""
@@ -120,13 +129,17 @@ class LevelLearner:
             self._counts = Counter({w: c // 2 for w, c in self._counts.items() if c > 1})
             self._total = sum(self._counts.values())
         peaks = self._peaks()
-        for lower, peak in enumerate(peaks):
-            if self._is_waiting(peak, peaks[0].watts if lower else None):
-                self.waiting_watts = peak.watts
+        if not peaks:
+            return
+        idle = self.idle_watts if self.idle_watts is not None else peaks[0].watts
+        for peak in peaks:
+            if self._is_waiting(peak, idle):
+                self.waiting_watts, self.idle_watts = peak.watts, idle
                 break
         if self.waiting_watts is None:
             return
-        least = self.waiting_watts + 4 * self.noise_watts
+        excess = max(self.waiting_watts - idle, 2 * self.noise_watts)
+        least = idle + PASS_EXCESS_RATIO * excess
         self.working_peaks = [peak.watts for peak in peaks if peak.watts > least]
         self.passes_resolved = self._are_passes_resolved(self.waiting_watts)
 
@@ -135,7 +148,7 @@ class LevelLearner:
         unit = max(1, round(1.5 * self.noise_watts))
         margin = 3 * unit + 2
         counts = self._counts
-        lowest, highest = min(counts), max(counts)
+        lowest, highest = min(counts, default=0), max(counts, default=0)
         every = range(lowest - margin, highest + margin + 1)
         before = [0, *accumulate(counts[watts] for watts in every)]
         peaks: list[_Peak] = []
@@ -156,10 +169,9 @@ class LevelLearner:
                 peaks[-1] = _Peak(mean, near)
         return peaks
 
-    def _is_waiting(self, peak: _Peak, lowest_peak: float | None) -> bool:
-        idle = self.idle_watts if self.idle_watts is not None else lowest_peak
+    def _is_waiting(self, peak: _Peak, idle: float) -> bool:
         noise = self.noise_watts
-        if idle is None or peak.watts - idle < 2 * noise:
+        if peak.watts - idle < 2 * noise:
             return False
         if self._denied_watts is not None and peak.watts > self._denied_watts - 4 * noise:
             return False
@@ -192,28 +204,39 @@ class LevelLearner:
             above = sum(min(max((w - idle) / (waiting - idle), 0.0), 1.0) for w in watts)
             errors += abs(above / len(watts) - resident)
             shares += resident
-        return errors <= min(_RING_TOLERANCE * len(self._slices), 0.5 * shares)
+        return errors <= _RING_TOLERANCE * shares
 
     def _are_passes_resolved(self, waiting: float) -> bool:
-        """Whether enough samples over the waiting level lie on a peak or in a steady run."""
+        """Whether most stretches over the waiting level show the level of the pass they hold."""
+        least = waiting + 4 * self.noise_watts
         reach = 2 * self.noise_watts
         peaks = [(p, max(reach, _PEAK_REACH * (p - waiting))) for p in self.working_peaks]
-        run: list[float] = []
-        above = clean = 0
+        stretch: list[float] = []
+        stretches = clear = 0
         for _, samples in islice(self._slices, max(len(self._slices) - _RESOLVED_SLICES, 0), None):
             for sample in samples:
-                if run and abs(sample - run[-1]) > STEADY_RATIO * (run[-1] - waiting):
-                    clean += _clean(run, peaks)
-                    run.clear()
-                if sample > waiting + 2 * reach:
-                    above += 1
-                    run.append(sample)
-        clean += _clean(run, peaks)
-        return above >= _FEWEST_SAMPLES and clean >= _LEAST_RESOLVED * above
+                if sample > least:
+                    stretch.append(sample)
+                elif stretch:
+                    stretches += 1
+                    clear += _shows_level(stretch, waiting, peaks)
+                    stretch.clear()
+        return clear >= max(_FEWEST_VISITS, _LEAST_RESOLVED * stretches)
 
 
-def _clean(run: list[float], peaks: list[tuple[float, float]]) -> int:
-    """How many of some samples in a row that agree lie inside a pass."""
-    if len(run) >= _STEADY_RUN:
-        return len(run)
-    return sum(any(abs(sample - peak) <= reach for peak, reach in peaks) for sample in run)
+def _shows_level(stretch: list[float], waiting: float, peaks: list[tuple[float, float]]) -> bool:
+    """Whether a stretch over the waiting level holds a sample that lies inside a pass.
+
+    It has a steady run, or its top is one of the levels seen often. A sample alone proves nothing:
+    the borders of a pass as long as a sample cut it in two, and what stands between two waits is
+    shorter, at a height that only looks like a level.
+    """
+    if len(stretch) < 2:
+        return False
+    top, run = stretch[0], 1
+    for before, sample in pairwise(stretch):
+        top = max(top, sample)
+        run = run + 1 if abs(sample - before) <= STEADY_RATIO * (before - waiting) else 1
+        if run >= _STEADY_RUN:
+            return True
+    return any(abs(top - peak) <= reach for peak, reach in peaks)

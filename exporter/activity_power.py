@@ -7,6 +7,7 @@ watts = idle (1 - r) + waiting (r - w) + working w        r: resident share, fro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from exporter.activity_levels import STEADY_RATIO, LevelLearner
 from exporter.activity_slices import Piece, Slice
@@ -85,36 +86,61 @@ class KnownLevels:
         return filled + (1.0 - filled) * self._usual_share
 
 
+class Split(NamedTuple):
+    """Working seconds of each piece, and whether they are proven or only an upper bound."""
+
+    working: list[float]
+    proven: list[bool]
+
+    @classmethod
+    def of(cls, working: list[float]) -> Split:
+        """All proven."""
+        return cls(working, [True] * len(working))
+
+
 class LearnedLevels:
     """Splits slices by what the learner has proven.
 
     Where passes are longer than a sample, a working sample is measured by the pass it lies in, so
-    no working level is needed. A slice in which no sample shows a wait or idleness is left to
-    residency: one pass that long is rare, and many short ones with waits between look the same.
+    no working level is needed. Samples at the waiting level or below prove themselves. A stretch
+    of work is proven if a wait or idleness shows before and after it, in the slices beside it at
+    the latest: one pass that is longer is rare, and many short ones with waits between look alike.
     """
 
     def __init__(self, learner: LevelLearner) -> None:
         self._learner = learner
         self._reference_watts = 0.0
+        self._rested_before = False
 
-    def working_seconds(self, slice_: Slice) -> list[float] | None:
-        """Working seconds of each piece; `None` where nothing is proven."""
-        learner = self._learner
-        if learner.waiting_watts is None:
+    def split(self, slice_: Slice, following: Slice | None) -> Split | None:
+        """Splits the next slice; `None` where nothing is proven.
+
+        Args:
+            slice_: Slices must be asked for in time order.
+            following: The one after it; `None` if it does not follow at once.
+        """
+        waiting = self._learner.waiting_watts
+        if waiting is None:
             return self._by_idle_draw(slice_)
-        waiting = learner.waiting_watts
-        working = self._by_passes(slice_, waiting)
-        total, resident = sum(working), slice_.resident_seconds
-        if total > 0.0 and not learner.passes_resolved:
-            return None
-        if 0.0 not in working or total > resident * (1 + _OVERRUN_RATIO) + _OVERRUN_SECONDS:
-            return None
-        return scaled(working, slice_.pieces, resident) if total > resident else working
-
-    def _by_passes(self, slice_: Slice, waiting: float) -> list[float]:
-        learner = self._learner
-        least = _NOISE_BAND * learner.noise_watts
+        least = _NOISE_BAND * self._learner.noise_watts
         band = max(least, _BAND_RATIO * (self._reference_watts - waiting))
+        working = self._by_passes(slice_, waiting, band)
+        total, resident = sum(working), slice_.resident_seconds
+        rested_before, self._rested_before = self._rested_before, 0.0 in working
+        if total > resident * (1 + _OVERRUN_RATIO) + _OVERRUN_SECONDS:
+            return None
+        rests_after = following is not None and any(
+            piece.watts <= waiting + band for piece in following.pieces
+        )
+        proven = _proven(working, rested_before, rests_after)
+        if not self._learner.passes_resolved:
+            proven = [seconds == 0.0 for seconds in working]
+        if total > resident:
+            working = scaled(working, slice_.pieces, resident)
+        return Split(working, proven)
+
+    def _by_passes(self, slice_: Slice, waiting: float, band: float) -> list[float]:
+        learner = self._learner
         tops = learner.working_peaks or [self._reference_watts]
         working = []
         for piece in slice_.pieces:
@@ -125,7 +151,7 @@ class LearnedLevels:
             working.append(share * piece.seconds)
         return working
 
-    def _by_idle_draw(self, slice_: Slice) -> list[float] | None:
+    def _by_idle_draw(self, slice_: Slice) -> Split | None:
         """All waiting where a kernel is resident and the card draws what it draws when idle."""
         idle, limit = self._learner.idle_watts, self._learner.power_limit_watts
         if idle is None or limit is None or slice_.resident_ratio < _LEAST_RESIDENT_RATIO:
@@ -133,7 +159,18 @@ class LearnedLevels:
         excess_joules = sum((piece.watts - idle) * piece.seconds for piece in slice_.pieces)
         if excess_joules > _IDLE_DRAW_RATIO * (limit - idle) * slice_.resident_seconds:
             return None
-        return [0.0] * len(slice_.pieces)
+        return Split.of([0.0] * len(slice_.pieces))
+
+
+def _proven(working: Sequence[float], rested_before: bool, rests_after: bool) -> list[bool]:
+    """Which pieces are proven: those that rest, and stretches of work with rest on both sides."""
+    rests = [index for index, seconds in enumerate(working) if seconds == 0.0]
+    first, last = (rests[0], rests[-1]) if rests else (len(working), -1)
+    return [
+        (index >= first or (rested_before and bool(rests)))
+        and (index <= last or (rests_after and bool(rests)))
+        for index in range(len(working))
+    ]
 
 
 def pass_share(
@@ -165,7 +202,7 @@ def pass_share(
     if agreeing and (ratio >= 1.0 - STEADY_RATIO or highest - waiting < 0.5 * (top - waiting)):
         return 1.0
     base = waiting
-    if idle is not None and min([watts, *neighbors]) < (idle + waiting) / 2:
+    if idle is not None and _lowest(piece) < (idle + waiting) / 2:
         base = idle  # a pass that idleness cut, not waiting
     return min((watts - base) / (max(top, highest) - base), 1.0)
 
@@ -183,17 +220,33 @@ def scaled(shape: Sequence[float], pieces: Sequence[Piece], total: float) -> lis
 
 
 def waiting_seconds(
-    working: Sequence[float], pieces: Sequence[Piece], resident_seconds: float
+    working: Sequence[float],
+    pieces: Sequence[Piece],
+    resident_seconds: float,
+    rest_watts: float | None,
 ) -> list[float]:
-    """Shares the rest of the residency out: the pieces that drew most were resident first."""
+    """Shares the rest of the residency out: the pieces that drew most were resident first.
+
+    A piece beside one that drew less than `rest_watts` was cut by idleness: it comes last.
+    """
     left = max(resident_seconds - sum(working), 0.0)
     waiting = [0.0] * len(pieces)
-    for index in sorted(range(len(pieces)), key=lambda i: -pieces[i].watts):
-        if left <= 0.0:
-            break
+    if left == 0.0:
+        return waiting
+
+    def place(index: int) -> tuple[bool, float]:
+        piece = pieces[index]
+        cut = working[index] > 0.0 and _lowest(piece) < (rest_watts or 0.0)
+        return cut, -piece.watts
+
+    for index in sorted(range(len(pieces)), key=place):
         waiting[index] = taken = min(max(pieces[index].seconds - working[index], 0.0), left)
         left -= taken
     return waiting
+
+
+def _lowest(piece: Piece) -> float:
+    return min(n for n in (piece.watts, piece.before, piece.after) if n is not None)
 
 
 def _is_alone(piece: Piece) -> bool:

@@ -20,7 +20,13 @@ from exporter.activity_gpm import (
     working_bracket,
 )
 from exporter.activity_levels import LevelLearner
-from exporter.activity_power import KnownLevels, LearnedLevels, scaled, waiting_seconds
+from exporter.activity_power import (
+    KnownLevels,
+    LearnedLevels,
+    Split,
+    scaled,
+    waiting_seconds,
+)
 from exporter.activity_slices import Alignment, Slice
 from exporter.records import (
     ActivityLevel,
@@ -147,8 +153,10 @@ class GpuActivity:
         if self._holding and not flush and self._must_hold():
             return []
         windows: list[ActivityWindow] = []
-        while self._held:
-            windows.extend(self._judge(self._held.popleft()))
+        # What comes after a block takes part in judging it.
+        while len(self._held) > (0 if flush or self._known is not None else 1):
+            block = self._held.popleft()
+            windows.extend(self._judge(block, self._held[0].slices[0] if self._held else None))
         return windows
 
     def _add(self, slice_: Slice) -> None:
@@ -179,26 +187,38 @@ class GpuActivity:
 
     # --- judging -------------------------------------------------------------------------------
 
-    def _judge(self, block: _Block) -> Iterator[ActivityWindow]:
-        shapes = [self._by_power(slice_) for slice_ in block.slices]
+    def _judge(self, block: _Block, following: Slice | None) -> Iterator[ActivityWindow]:
+        if self._known is None or not self.has_peers:
+            splits = self._by_learned_levels(block, following)
+            shapes = [None if split is None else split.working for split in splits]
+        else:
+            shapes = [self._known_shape(self._known, slice_) for slice_ in block.slices]
+            splits = [None if shape is None else Split.of(shape) for shape in shapes]
         bracket = self._by_gpm(block)
         if bracket is not None:
             yield from self._windows_by_gpm(block, bracket, shapes)
             return
         self._check(block, shapes)
-        for slice_, working in zip(block.slices, shapes, strict=True):
-            if working is None:
+        for slice_, split in zip(block.slices, splits, strict=True):
+            if split is None:
                 yield self._whole(slice_, slice_.resident_ratio, Method.RESIDENCY)
             else:
-                yield from self._pieces(slice_, working, Method.POWER)
+                yield from self._pieces(slice_, split, Method.POWER)
 
-    def _by_power(self, slice_: Slice) -> list[float] | None:
-        """Working seconds of each piece by power; `None` where power does not tell."""
-        if not slice_.pieces or not self.has_peers:
+    def _known_shape(self, known: KnownLevels, slice_: Slice) -> list[float] | None:
+        if not slice_.pieces:
             return None
-        if self._known is not None:
-            return self._known.working_seconds(slice_, self._learner.idle_watts)
-        return self._learned.working_seconds(slice_)
+        return known.working_seconds(slice_, self._learner.idle_watts)
+
+    def _by_learned_levels(self, block: _Block, following: Slice | None) -> list[Split | None]:
+        splits: list[Split | None] = []
+        for slice_, after in zip(block.slices, (*block.slices[1:], following), strict=True):
+            if not slice_.pieces or not self.has_peers:
+                splits.append(None)
+                continue
+            follows = after is not None and after.started_at <= slice_.ended_at
+            splits.append(self._learned.split(slice_, after if follows else None))
+        return splits
 
     def _by_gpm(self, block: _Block) -> Bracket | None:
         """Working share of the residency in the block's GPM window; `None`: GPM does not tell."""
@@ -248,18 +268,24 @@ class GpuActivity:
             elif resident > have:
                 spare = slice_.resident_seconds - part
                 part += spare * (total - have) / (resident - have)
-            yield from self._pieces(slice_, scaled(shape, slice_.pieces, part), Method.GPM)
+            working = scaled(shape, slice_.pieces, part)
+            yield from self._pieces(slice_, Split.of(working), Method.GPM)
 
-    def _pieces(
-        self, slice_: Slice, working: list[float], method: Method
-    ) -> Iterator[ActivityWindow]:
-        waiting = waiting_seconds(working, slice_.pieces, slice_.resident_seconds)
-        for piece, works, waits in zip(slice_.pieces, working, waiting, strict=True):
+    def _pieces(self, slice_: Slice, split: Split, method: Method) -> Iterator[ActivityWindow]:
+        waiting = waiting_seconds(
+            split.working, slice_.pieces, slice_.resident_seconds, self._learner.rest_watts
+        )
+        for piece, works, waits, proven in zip(
+            slice_.pieces, split.working, waiting, split.proven, strict=True
+        ):
             start, end, seconds = piece.started_at, piece.ended_at, piece.seconds
+            if not proven:
+                share = min((works + waits) / seconds, 1.0)
+                yield ActivityWindow(self._gpu, start, end, share, None, Method.RESIDENCY)
+                continue
             share = min(works / seconds, 1.0)
-            yield ActivityWindow(
-                self._gpu, start, end, share, min(waits / seconds, 1.0 - share), method
-            )
+            waiting_share = min(waits / seconds, 1.0 - share)
+            yield ActivityWindow(self._gpu, start, end, share, waiting_share, method)
 
     def _whole(self, slice_: Slice, working_ratio: float, method: Method) -> ActivityWindow:
         waiting: float | None = None
