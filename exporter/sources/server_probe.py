@@ -53,6 +53,7 @@ class ServerProbe:
     Attributes:
         health: `up` while the facts of the present launch are known; a server that stopped
             afterwards is not noticed here. `last_error` names the remedy.
+        settled: Set while nothing more is asked until the next launch, with or without facts.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class ServerProbe:
         self._clock = clock
         self._sleep = sleep
         self._answer_seconds = answer_seconds
+        self.settled = asyncio.Event()
         self._launched = asyncio.Event()
         self._said: str | None = None
 
@@ -87,12 +89,15 @@ class ServerProbe:
         """Emits the facts of each launch; never ends, never raises for what the server does."""
         while True:
             self._launched.clear()
+            self.settled.clear()
             self.health.up = False
             await self._ask_until_known(emit)
+            self.settled.set()
             await self._launched.wait()
 
     def ask_again(self) -> None:
         """Takes note that the server was launched anew: what was answered so far is void."""
+        self.settled.clear()
         self._launched.set()
 
     def position(self) -> Position | None:
