@@ -121,8 +121,12 @@ class Ingest:
             async with asyncio.TaskGroup() as group:
                 for feed in self._feeds:
                     group.create_task(self._keep_running(feed), name=feed.source.health.name)
-        except* FatalSourceError as failures:
-            raise failures.exceptions[0] from None
+        except ExceptionGroup as failures:
+            # Not `except*`: older 3.11 wraps what is raised there in a group again.
+            fatal = [error for error in failures.exceptions if isinstance(error, FatalSourceError)]
+            if not fatal:
+                raise
+            raise fatal[0] from None
         finally:
             tick.cancel()
             for feed in self._feeds:

@@ -273,10 +273,10 @@ class Lives:
                 self._receive(exporter.wait_for(_tells_gap))
                 self._must_tell_gap = False
             for _ in range(self._chance.randrange(4)):
-                time.sleep(self._chance.uniform(0.0, 0.3))
+                time.sleep(self._chance.uniform(0.0, 0.2))
                 self._receive(exporter.metrics())
                 self._disturb_alive(exporter)
-            time.sleep(self._chance.uniform(0.0, 0.3))
+            time.sleep(self._chance.uniform(0.0, 0.2))
             if self._chance.random() < 0.6:
                 self._die_in_a_scrape(exporter)
             exporter.kill()

@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -31,6 +32,8 @@ def why_not() -> str | None:
         return "systemd-journald is not installed"
     if Path("/run/systemd/system").exists():
         return "systemd runs this machine and its journald"
+    if not Path("/sys/fs/cgroup").is_mount():
+        return "systemd-journald does not start without /sys/fs/cgroup"
     return None
 
 
@@ -73,8 +76,18 @@ def logging_process(identifier: str, title: str) -> Iterator[IO[bytes]]:
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes]) -> None:
+    """Until it accepts a stream: its sockets exist a moment before it listens, or from before."""
     give_up_at = time.monotonic() + READY_WITHIN_SECONDS
-    while not (SOCKETS / "stdout").exists() or not (SOCKETS / "socket").exists():
+    while not _accepts(SOCKETS / "stdout") or not (SOCKETS / "socket").exists():
         if process.poll() is not None or time.monotonic() > give_up_at:
-            raise TimeoutError("systemd-journald did not open its sockets")
+            raise TimeoutError(f"systemd-journald takes no line; it ended with {process.poll()}")
         time.sleep(0.01)
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        try:
+            stream.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -491,7 +491,7 @@ def test_no_key_comes_out_anywhere(tmp_path: Path, arguments: str) -> None:
 def recording_of(journal: JournalWriter, folder: Path) -> str:
     """What `record` writes of a journal, with all it says meanwhile."""
     output = folder / "made.jsonl"
-    command = [sys.executable, "-m", "exporter", "record", "--duration=1", f"--output={output}"]
+    command = [sys.executable, "-m", "exporter", "record", "--duration=0.5", f"--output={output}"]
     sources = [f"--unit={UNIT}", f"--journal-dir={journal.directory}", "--from-start", "--no-nvml"]
     done = subprocess.run([*command, *sources], capture_output=True, text=True, check=True)
     return output.read_text() + done.stdout + done.stderr

@@ -244,7 +244,7 @@ def test_every_method_is_counted_under_a_function_of_the_library() -> None:
 
 def test_the_source_changes_no_setting_and_never_asks_for_pcie_throughput() -> None:
     folder = Path(gpu_driver.__file__).parent / "sources"
-    text = "".join(path.read_text("utf-8") for path in folder.glob("nvml*.py"))
+    text = "".join(path.read_text("utf-8") for path in folder.glob("gpus/nvml*.py"))
     asked = set(re.findall(r'"(nvml[A-Z]\w+)"', text))
     assert asked
     assert not [name for name in asked if "Set" in name.removeprefix("nvmlEventSet")]
