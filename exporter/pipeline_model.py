@@ -5,7 +5,6 @@ Pure: no clock, no input or output. The same records give the same snapshot, liv
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -16,7 +15,6 @@ from exporter.records import (
     ActivityWindow,
     Batch,
     EventKind,
-    FactValue,
     GpmWindow,
     GpuGauges,
     GpuIdentity,
@@ -33,8 +31,7 @@ from exporter.records import (
     StageMap,
     XidError,
 )
-from exporter.server_facts import count_of, local_pp_ranks, micro_batch_slots
-from exporter.server_pipelines import ServerPipelines
+from exporter.server_state import ServerState
 from exporter.snapshot import (
     GpuRank,
     GpuSnapshot,
@@ -44,52 +41,12 @@ from exporter.snapshot import (
 )
 from exporter.stage_state import StageState
 
-MAX_STAGES = 64
-"""Stages of one server that may be known; more can only be forged."""
-
-
-class _Server:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.facts: dict[str, FactValue] = {}
-        self.stages: dict[tuple[int, int], StageState] = {}
-        self.stage_map: StageMap | None = None
-        self.pipelines = ServerPipelines()
-        self.unverified_lines = 0
-        self.prints_iterations: bool | None = None
-        self.prints_occupancy: bool | None = None
-
-    def stage(self, dp_rank: int, pp_rank: int) -> StageState | None:
-        """The stage, made when first heard of; `None` beyond the bound."""
-        key = (dp_rank, pp_rank)
-        stage = self.stages.get(key)
-        if stage is None and len(self.stages) < MAX_STAGES:
-            stage = self.stages[key] = StageState(dp_rank, pp_rank)
-        return stage
-
-    def fold_facts(self, record: ServerFacts) -> None:
-        self.pipelines.fold_facts(record)
-        if record.new_launch:
-            self.facts = {}
-            self.stage_map = None
-            for stage in self.stages.values():
-                stage.forget_gauges()
-        self.facts.update(record.facts)
-        pp_size, local = count_of(self.facts, "pp_size"), local_pp_ranks(self.facts)
-        if pp_size is None or local is None:
-            return
-        if record.new_launch:
-            self.stages = {key: self.stages[key] for key in self.stages if key[1] < pp_size}
-        for dp_rank in range(min(count_of(self.facts, "dp_size") or 1, MAX_STAGES)):
-            for pp_rank in local:
-                self.stage(dp_rank, pp_rank)
-
 
 class PipelineModel:
     """Folds records and answers with snapshots."""
 
     def __init__(self) -> None:
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, ServerState] = {}
         self._gpus: dict[int, GpuSeries] = {}
         self._activities: dict[int, GpuActivity] = {}
         self._load: LoadEvent | None = None
@@ -112,11 +69,11 @@ class PipelineModel:
             XidError: lambda r: self._gpu(r.gpu).xid_errors.update((r.xid,)),
         }
 
-    def server(self, name: str) -> _Server:
+    def server(self, name: str) -> ServerState:
         """The server of that name, known from now on."""
         server = self._servers.get(name)
         if server is None:
-            server = self._servers[name] = _Server(name)
+            server = self._servers[name] = ServerState(name)
             if self._load is not None:
                 server.pipelines.fold_load(self._load)
         return server
@@ -145,6 +102,8 @@ class PipelineModel:
         server.prints_iterations = batch.forward_iteration is not None
         server.prints_occupancy = batch.forward_occupancy_ratio is not None
         if stage.speaks(batch.tp_rank, batch.logged_at):
+            if not self._gpus:
+                server.fold_forward_occupancy(batch, since=stage.last_batch_at)
             stage.fold(batch)
             server.pipelines.fold_batch(batch)
 
@@ -249,13 +208,15 @@ class PipelineModel:
             gpus=tuple(self._gpu_snapshot(gpu, now, ranks) for gpu in sorted(self._gpus)),
             refused_lines=dict(self._refused),
             unknown_fields=self._unknown_fields,
-            recommendations=self._recommendations(),
+            recommendations=tuple(
+                sorted({name for s in self._servers.values() for name in s.recommendations()})
+            ),
         )
 
     def _gpu_snapshot(self, gpu: int, now: float, ranks: dict[int, list[GpuRank]]) -> GpuSnapshot:
         return self._gpus[gpu].snapshot(now, tuple(ranks.get(gpu, ())))
 
-    def _server_snapshot(self, server: _Server, now: float) -> ServerSnapshot:
+    def _server_snapshot(self, server: ServerState, now: float) -> ServerSnapshot:
         gpus: dict[tuple[int, int], list[int]] = {}
         for place in server.stage_map.stages if server.stage_map else ():
             gpus.setdefault((place.dp_rank, place.pp_rank), []).append(place.gpu)
@@ -290,16 +251,3 @@ class PipelineModel:
         means = [self._gpus[gpu].utilization.second_mean(min(known)) for gpu in gpus]
         shares = [mean for mean in means if mean is not None]
         return max(shares) if len(shares) == len(means) else None
-
-    def _recommendations(self) -> tuple[str, ...]:
-        wanted = set()
-        for server in self._servers.values():
-            if server.prints_iterations is False:
-                wanted.add("SGLANG_LOG_FORWARD_ITERS")
-            if server.prints_occupancy is False:
-                wanted.add("SGLANG_ENABLE_METRICS_DEVICE_TIMER")
-            interval = count_of(server.facts, "decode_log_interval")
-            slots = micro_batch_slots(server.facts)
-            if interval and slots and any(math.gcd(interval, n) > 1 for n in range(2, slots + 1)):
-                wanted.add("decode_log_interval")
-        return tuple(sorted(wanted))
