@@ -168,11 +168,7 @@ class Ingest:
 
     async def _keep_running(self, feed: Feed) -> None:
         source, name = feed.source, feed.source.health.name
-        position = None
-        if self._positions is not None:
-            position = self._positions.position(name)
-            if self._positions.damaged and feed.reads_log:
-                source.health.gaps += 1  # where the life before had read to is lost
+        position = self._saved_position(feed)
         retry = FIRST_RETRY_SECONDS
         said = None
         while True:
@@ -205,6 +201,13 @@ class Ingest:
             await source.close()
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
+
+    def _saved_position(self, feed: Feed) -> Position | None:
+        if self._positions is None:
+            return None
+        if self._positions.damaged and feed.reads_log:
+            feed.source.health.gaps += 1  # where the life before had read to is lost
+        return self._positions.position(feed.source.health.name)
 
     def _start_position(self, name: str, source: Source) -> None:
         self._opened.add(name)
