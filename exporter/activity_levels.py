@@ -10,6 +10,7 @@ work, so no working level is ever learned from a peak.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, deque
 from itertools import accumulate, islice, pairwise
@@ -25,6 +26,8 @@ WORKING_EXCESS_RATIO = 2.0
 """Work draws at least so many times what waiting does, both over idle."""
 PASS_EXCESS_RATIO = 3.0
 """A peak lower than this many times waiting may be made by passes shorter than a sample."""
+LONGEST_SAMPLE_SECONDS = 0.05
+"""Longer samples average over so many passes and waits that hardly one is pure."""
 STEADY_RATIO = 0.15
 """Two samples this close, against their height over the waiting level, show one state: a matrix
 product on an H200 wanders by so much from sample to sample."""
@@ -40,6 +43,10 @@ _FEWEST_SHARE = 0.01
 _FEWEST_VISITS = 4
 _SHARPNESS = 2.5
 """How much fuller than the background beside it a peak must be; a flat background gives 1."""
+_SIGNIFICANCE = 4.0
+"""By how many standard deviations of its own count it must overtop that background."""
+_LEAST_IDLE = 0.05
+_IDLE_TOLERANCE = 0.5
 _LEAST_NOISE_WATTS = 2.0
 _MOST_NOISE_WATTS = 8.0
 _MAD_TO_DEVIATION = 1.48
@@ -105,7 +112,9 @@ class LevelLearner:
         """Takes a slice; once a second, looks for the waiting level."""
         # A sample that a slice's border cuts counts where the larger part of it lies.
         watts = tuple(
-            piece.watts for piece in slice_.pieces if 2 * piece.seconds > piece.sample_seconds
+            piece.watts
+            for piece in slice_.pieces
+            if LONGEST_SAMPLE_SECONDS >= piece.sample_seconds < 2 * piece.seconds
         )
         if not watts:
             return
@@ -131,10 +140,14 @@ class LevelLearner:
         peaks = self._peaks()
         if not peaks:
             return
-        idle = self.idle_watts if self.idle_watts is not None else peaks[0].watts
+        if self.idle_watts is None and self._is_idle(peaks[0].watts):
+            self.idle_watts = peaks[0].watts
+        idle = self.idle_watts
+        if idle is None:
+            return
         for peak in peaks:
             if self._is_waiting(peak, idle):
-                self.waiting_watts, self.idle_watts = peak.watts, idle
+                self.waiting_watts = peak.watts
                 break
         if self.waiting_watts is None:
             return
@@ -159,7 +172,8 @@ class LevelLearner:
                 continue
             left = before[at - unit] - before[at - 3 * unit - 1]
             right = before[at + 3 * unit + 2] - before[at + unit + 1]
-            if near < _SHARPNESS * max(left, right):
+            beside = max(left, right)
+            if near < _SHARPNESS * beside or near - beside < _SIGNIFICANCE * math.sqrt(near):
                 continue
             inside = range(every[at] - unit, every[at] + unit + 1)
             mean = sum(watts * counts[watts] for watts in inside) / near
@@ -168,6 +182,16 @@ class LevelLearner:
             elif near > peaks[-1].samples:
                 peaks[-1] = _Peak(mean, near)
         return peaks
+
+    def _is_idle(self, watts: float) -> bool:
+        """Whether the ring shows as much idleness as samples at this level, the lowest peak."""
+        high = watts + 2 * self.noise_watts
+        samples = idle = below = 0.0
+        for resident, values in self._slices:
+            samples += len(values)
+            idle += len(values) * (1.0 - resident)
+            below += sum(value <= high for value in values)
+        return idle >= _LEAST_IDLE * samples and abs(below - idle) <= _IDLE_TOLERANCE * idle
 
     def _is_waiting(self, peak: _Peak, idle: float) -> bool:
         noise = self.noise_watts
@@ -187,14 +211,19 @@ class LevelLearner:
         return self._visits(peak.watts) >= _FEWEST_VISITS and self._ring_agrees(idle, peak.watts)
 
     def _visits(self, watts: float) -> int:
-        """How many separate times the samples of late stayed at a level."""
+        """How many separate times the samples of late stayed at a level, or went up from or to it.
+
+        A sample that overtops both its neighbors is no visit: a pass shorter than it does that.
+        """
         low, high = watts - 2 * self.noise_watts, watts + 2 * self.noise_watts
-        visits, was_there = 0, False
+        visits, was_there, before = 0, False, 0.0
         for _, samples in self._slices:
             for sample in samples:
-                is_there = low <= sample <= high
-                visits += is_there and not was_there
-                was_there = is_there
+                # Of two neighbors that are not below, one at least is at the level.
+                stays = before >= low and sample >= low and (before <= high or sample <= high)
+                visits += stays and not was_there
+                was_there = stays
+                before = sample
         return visits
 
     def _ring_agrees(self, idle: float, waiting: float) -> bool:

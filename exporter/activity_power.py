@@ -72,17 +72,22 @@ class KnownLevels:
         share = (watts - self._waiting_watts) / self._step_watts
         if self._usual_watts is None:
             self._usual_watts, self._usual_share = watts, min(share, 1.0)
-        if share <= 1.0 + _OVERDRAW_SHARE:
+        overdraw = self._waiting_watts + (1.0 + _OVERDRAW_SHARE) * self._step_watts
+        beside = max(piece.before or 0.0, piece.after or 0.0) > overdraw
+        if watts <= overdraw and not (beside and self._top_watts):
             self._usual_watts += _USUAL_STEP * (watts - self._usual_watts)
             self._usual_share += _USUAL_STEP * (min(share, 1.0) - self._usual_share)
             return share
-        # Other work, which draws more (prefill between decodes): what of the sample it filled, by
-        # the most it draws; the rest of the sample was as usual.
-        self._cut_short_ratio += _CUT_STEP * (_is_alone(piece) - self._cut_short_ratio)
-        self._top_watts = max(watts, self._top_watts - _TOP_DECAY * (self._top_watts - watts))
+        # Other work, which draws more (prefill between decodes), or its edge: what of the sample it
+        # filled, by the most it draws; the rest of the sample was as usual.
+        if watts > overdraw:
+            self._cut_short_ratio += _CUT_STEP * (_is_alone(piece) - self._cut_short_ratio)
+            self._top_watts = max(watts, self._top_watts - _TOP_DECAY * (self._top_watts - watts))
         if self._top_watts <= self._usual_watts:
             return 1.0
         filled = (watts - self._usual_watts) / (self._top_watts - self._usual_watts)
+        if filled < 0.0:
+            return share
         return filled + (1.0 - filled) * self._usual_share
 
 

@@ -135,10 +135,11 @@ class GpuActivity:
         )
         if idle is not None:
             self._learner.idle_watts = idle
-        if waiting is not None:
-            self._learner.waiting_watts = waiting
-            if working is not None and working - waiting >= _LEAST_STEP_WATTS:
-                self._known = KnownLevels(waiting, working)
+        if waiting is None or (working is not None and working - waiting < _LEAST_STEP_WATTS):
+            return
+        self._learner.waiting_watts = waiting
+        if working is not None:
+            self._known = KnownLevels(waiting, working)
 
     # --- what arrived, in blocks ---------------------------------------------------------------
 
