@@ -54,6 +54,7 @@ _IDLE_STEP = 0.2
 _RING_TOLERANCE = 0.22
 _STEADY_RUN = 4
 _LEAST_RESOLVED = 0.5
+_LEAST_AGREEING = 0.7
 _PEAK_REACH = 0.1
 
 
@@ -97,9 +98,14 @@ class LevelLearner:
 
     def observe_idle(self, slice_: Slice) -> None:
         """Takes the idle level from a slice in which no kernel was resident."""
-        if slice_.resident_ratio > 0.0 or len(slice_.pieces) < 2:
+        if slice_.resident_ratio > 0.0:
             return
-        watts = [piece.watts for piece in slice_.pieces]
+        # A sample that reaches over the border may hold work of the slice beside it.
+        watts = [
+            piece.watts for piece in slice_.pieces if piece.seconds > 0.99 * piece.sample_seconds
+        ]
+        if not watts:
+            return
         middle = statistics.median(watts)
         spread = _MAD_TO_DEVIATION * statistics.median(abs(value - middle) for value in watts)
         if self.idle_watts is None:
@@ -140,14 +146,15 @@ class LevelLearner:
         peaks = self._peaks()
         if not peaks:
             return
-        if self.idle_watts is None and self._is_idle(peaks[0].watts):
-            self.idle_watts = peaks[0].watts
         idle = self.idle_watts
+        if idle is None and self._is_idle(peaks[0].watts):
+            idle = peaks[0].watts
         if idle is None:
             return
         for peak in peaks:
             if self._is_waiting(peak, idle):
-                self.waiting_watts = peak.watts
+                # Only together with a waiting level above it is a lowest peak known to be idle.
+                self.waiting_watts, self.idle_watts = peak.watts, idle
                 break
         if self.waiting_watts is None:
             return
@@ -241,7 +248,7 @@ class LevelLearner:
         reach = 2 * self.noise_watts
         peaks = [(p, max(reach, _PEAK_REACH * (p - waiting))) for p in self.working_peaks]
         stretch: list[float] = []
-        stretches = clear = 0
+        stretches = clear = pairs = agreeing = 0
         for _, samples in islice(self._slices, max(len(self._slices) - _RESOLVED_SLICES, 0), None):
             for sample in samples:
                 if sample > least:
@@ -249,7 +256,12 @@ class LevelLearner:
                 elif stretch:
                     stretches += 1
                     clear += _shows_level(stretch, waiting, peaks)
+                    for before, after in pairwise(stretch[1:-1]):
+                        pairs += 1
+                        agreeing += abs(after - before) <= STEADY_RATIO * (before - waiting)
                     stretch.clear()
+        if pairs >= _FEWEST_SAMPLES and agreeing < _LEAST_AGREEING * pairs:
+            return False  # inside a pass the draw wanders; across passes and waits it jumps
         return clear >= max(_FEWEST_VISITS, _LEAST_RESOLVED * stretches)
 
 

@@ -19,7 +19,7 @@ from exporter.activity_gpm import (
     least_working_ratio,
     working_bracket,
 )
-from exporter.activity_levels import LevelLearner
+from exporter.activity_levels import LONGEST_SAMPLE_SECONDS, LevelLearner
 from exporter.activity_power import (
     KnownLevels,
     LearnedLevels,
@@ -262,6 +262,8 @@ class GpuActivity:
             return
         have = sum(map(sum, known))
         total = min(max(have, bracket.low * resident), bracket.high * resident)
+        if any(slice_.pieces[0].sample_seconds > LONGEST_SAMPLE_SECONDS for slice_ in block.slices):
+            total = bracket.likely * resident  # such samples say no more of mixed work than GPM
         for slice_, shape in zip(block.slices, known, strict=True):
             part = sum(shape)
             if total <= have:
