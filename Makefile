@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system demo test soak lint format docs docs-check golden clean
+.PHONY: help install system demo test soak lint format docs docs-check bench golden clean
 
 help: ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ docs: $(VENV)/.dev ## Rewrite the generated parts of the docs
 
 docs-check: $(VENV)/.dev ## Fail if a generated part of the docs is stale
 	$(BIN)/cog --check README.md docs/*.md
+
+bench: $(VENV)/.dev ## What the exporter costs, against a fake driver (bench/README.md names the rest)
+	$(BIN)/python -m bench.exporter_cost
 
 golden: $(VENV)/.dev ## Rewrite expected files; review the diff like code
 	$(BIN)/python -m pytest -m "not soak" --update-golden tests/test_golden.py

@@ -19,7 +19,8 @@ from prometheus_client.metrics_core import (
 )
 
 from exporter import metric_catalog as catalog
-from exporter.metric_catalog import BATCH_SIZE_BUCKETS, CATALOG, MetricType
+from exporter.metric_catalog import BATCH_SIZE_BUCKETS, CATALOG, INFO_FACTS, MetricType
+from exporter.pipeline_figures import PipelineFigures
 from exporter.records import DriverHealth, SourceHealth
 from exporter.snapshot import GpuSnapshot, ModeSnapshot, ServerSnapshot, Snapshot, StageSnapshot
 
@@ -55,6 +56,8 @@ class SnapshotCollector:
         for server in self._snapshot.servers:
             for stage in server.stages:
                 self._stage(server, stage)
+            for pipeline in server.pipelines:
+                self._pipeline(server, pipeline)
         for gpu in self._snapshot.gpus:
             self._gpu(gpu)
         self._exporter()
@@ -118,6 +121,35 @@ class SnapshotCollector:
             buckets.append((str(bound), float(total)))
         family = self._family(catalog.STAGE_BATCH_REQUESTS)
         family.add_metric([str(label) for label in at], buckets, sum_value=mode.size_sum)  # type: ignore[attr-defined]  # a histogram family
+
+    def _pipeline(self, server: ServerSnapshot, pipeline: PipelineFigures) -> None:
+        at = (server.name, pipeline.dp_rank)
+        self._put(catalog.INFO, (*at, *_info(server)), 1)
+        for stage in pipeline.stages:
+            place = (*at, stage.pp_rank)
+            if stage.method is not None:
+                self._put(catalog.STAGE_WORKING, (*place, stage.method), stage.working_ratio)
+            for (state, method), seconds in stage.seconds.items():
+                self._put(catalog.STAGE_SECONDS, (*place, state, method), seconds)
+            self._put(catalog.STAGE_BUBBLE_SECONDS, place, stage.bubble_seconds)
+            self._put(catalog.STAGE_INFLIGHT_SECONDS, place, stage.inflight_seconds)
+        for count, seconds in enumerate(pipeline.active_stages_seconds):
+            self._put(catalog.ACTIVE_STAGES_SECONDS, (*at, count), seconds)
+        slots = pipeline.slots
+        for key, value in (
+            (catalog.STAGES, pipeline.expected_stages),
+            (catalog.OCCUPANCY, pipeline.occupancy_ratio),
+            (catalog.BUBBLE, pipeline.bubble_ratio),
+            (catalog.ACTIVE_STAGES_WINDOW_SECONDS, pipeline.active_stages_window_seconds),
+            (catalog.STAGE_SKEW, pipeline.skew_ratio),
+            (catalog.BALANCE, pipeline.balance_ratio),
+            (catalog.INFLIGHT_SECONDS, pipeline.inflight_seconds),
+            (catalog.MICROBATCH_SLOTS, slots.slots),
+            (catalog.MICROBATCH_SLOTS_OBSERVABLE, slots.observable),
+            (catalog.EFFECTIVE_MICROBATCHES, slots.effective),
+            (catalog.PREDICTED_GAIN, pipeline.predicted_gain_ratio),
+        ):
+            self._put(key, at, value)
 
     def _gpu(self, gpu: GpuSnapshot) -> None:
         at = (gpu.gpu, gpu.uuid)
@@ -198,3 +230,11 @@ class SnapshotCollector:
             self._put(catalog.NVML_ERRORS, (call, code), count)
         for signal, count in sorted(dict(driver.samples).items()):
             self._put(catalog.SAMPLES, (signal,), count)
+
+
+def _info(server: ServerSnapshot) -> tuple[str, ...]:
+    """Label values of `info`: the model's short name, then the facts; empty where not known."""
+    facts = server.facts
+    model = facts.get("served_model_name") or facts.get("model_path") or ""
+    values = (facts.get(name) for name in INFO_FACTS)
+    return (str(model), *("" if value is None else str(value) for value in values))

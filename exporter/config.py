@@ -10,18 +10,16 @@ from typing import Any
 
 import yaml
 
-from exporter.settings import (
+from exporter.records import FactValue
+from exporter.setting_values import (
     DEFAULT_PORT,
     DEFAULT_UNIT,
-    INPUTS,
-    SERVER_SETTINGS,
-    SETTINGS,
-    Setting,
     WrongValueError,
     read_listen,
     read_name,
     shown,
 )
+from exporter.settings import INPUTS, SERVER_SETTINGS, SETTINGS, Setting
 
 __all__ = [
     "DEFAULT_PORT",
@@ -55,6 +53,10 @@ class ServerConfig:
     files: tuple[str, ...] = ()
     stdin: bool = False
     url: str | None = None
+    token_file: Path | None = None
+    """Holds the API key that goes along to `url`."""
+    facts: Mapping[str, FactValue] = field(default_factory=dict)
+    """What holds of the server, whatever it says itself."""
     stages: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Configured GPUs by pp_rank, in tp_rank order: NVML index or UUID, as text."""
 
@@ -177,6 +179,8 @@ def _build_server(entry: object, path: str, mistakes: list[str]) -> ServerConfig
     if isinstance(entry, dict) and len(given) != 1:
         said = f"{' and '.join(given)} are given" if given else "no input is given"
         mistakes.append(f"{path}: {said}; give exactly one of {', '.join(INPUTS)}")
+    if isinstance(entry, dict) and "token_file" in values and entry.get("url") is None:
+        mistakes.append(f"{path}.token_file: it needs `url`, the server it is for")
     if "name" not in values and len(mistakes) == found:
         try:
             values["name"] = read_name(default_server_name(ServerConfig("", **values)))

@@ -21,7 +21,7 @@ from exporter.ingest import Feed, Ingest
 from exporter.positions import PositionStore, default_path
 from exporter.recordings.reader import read_records
 from exporter.recordings.writer import RecordingWriter
-from exporter.records import LogLine, Record
+from exporter.records import LogLine, Record, ServerFacts
 from exporter.sglang_log import is_wanted, storable
 from exporter.simulator import DemoServer
 from exporter.sources import Source
@@ -30,6 +30,7 @@ from exporter.sources.gpus.nvml import NvmlDriver
 from exporter.sources.gpus.sampler import GpuSampler
 from exporter.sources.journal import JournalMatch, JournalSource
 from exporter.sources.recording import RecordingSource
+from exporter.sources.server_probe import ServerProbe
 from exporter.stage_map import StageMapper
 from exporter.web import WebServer
 
@@ -68,11 +69,21 @@ def live_ingest(
 ) -> Ingest:
     """Sources, rules and model as the configuration says; `driver` stands in for NVML."""
     feeds = [Feed(log_source(server, config), server.name) for server in config.servers]
+    feeds += [
+        Feed(
+            ServerProbe(server.name, server.url, token_file=server.token_file),
+            server.name,
+            reads_log=False,
+            optional=True,
+        )
+        for server in config.servers
+        if server.url is not None
+    ]
     sampler = None
     if config.nvml:
         sampler = GpuSampler(driver or NvmlDriver(), proc_root=proc_root)
         feeds.append(Feed(sampler, reads_log=False))
-    return Ingest(
+    ingest = Ingest(
         feeds,
         mapper=StageMapper(config.servers),
         clock=time.time,
@@ -80,6 +91,10 @@ def live_ingest(
         sampler=sampler,
         tap=tap,
     )
+    for server in config.servers:
+        if server.facts:
+            ingest.learn(ServerFacts(server.name, time.time(), server.facts, "configuration"))
+    return ingest
 
 
 async def _stopped() -> None:
@@ -222,6 +237,7 @@ def replay_once(path: Path) -> str:
     summary = reader.summary()
     if summary:
         log.warning("%s", summary)
+    ingest.finish()
     snapshot = ingest.snapshot()
     return generate_latest(SnapshotCollector(snapshot, ingest.state(snapshot), None)).decode()
 

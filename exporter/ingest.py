@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exporter import __version__
 from exporter.admission import Admission
 from exporter.collector import ExporterState
+from exporter.pipeline_figures import SecondFigures
 from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
 from exporter.records import (
@@ -30,6 +31,7 @@ from exporter.records import (
 from exporter.snapshot import Snapshot
 from exporter.sources import Position, Source
 from exporter.sources.gpus.sampler import GpuSampler
+from exporter.sources.server_probe import ServerProbe
 from exporter.stage_map import StageMapper
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,9 @@ log = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 30.0
 TICK_SECONDS = 5.0
+
+BETTER_ORIGINS = ("server_info", "configuration")
+"""Facts of these outlast lesser ones of the same launch, the last one all others."""
 
 Tap = Callable[[Record, LogLine | None], None]
 """Sees every record that reached the model, with the line it was read from."""
@@ -50,6 +55,8 @@ class Feed:
     server: str | None = None
     """`None`: any server (a recording), or none (GPUs)."""
     reads_log: bool = True
+    optional: bool = False
+    """Whether readiness does not wait for it."""
 
 
 class Ingest:
@@ -74,6 +81,10 @@ class Ingest:
         self._sampler = sampler
         self._tap = tap
         self._opened: set[str] = set()
+        self._probes = {
+            feed.server: feed.source for feed in feeds if isinstance(feed.source, ServerProbe)
+        }
+        self._better_facts: dict[str, dict[str, ServerFacts]] = {}
 
     # --- records -------------------------------------------------------------------------------
 
@@ -94,6 +105,30 @@ class Ingest:
         self._fold(record, None)
 
     def _fold(self, record: Record, line: LogLine | None) -> None:
+        self._fold_one(record, line)
+        if isinstance(record, ServerFacts):
+            for better in self._better_than(record):
+                self._admission.learn(better)
+                self._fold_one(better, None)
+
+    def _better_than(self, record: ServerFacts) -> list[ServerFacts]:
+        """Facts that outrank those just folded, in the order to fold them again."""
+        held = self._better_facts.setdefault(record.server, {})
+        if record.new_launch:
+            held.pop("server_info", None)
+            if record.server in self._probes:
+                self._probes[record.server].ask_again()
+        rank = 0
+        if record.origin in BETTER_ORIGINS:
+            held[record.origin] = record
+            rank = BETTER_ORIGINS.index(record.origin) + 1
+        return [
+            replace(held[origin], known_at=record.known_at)
+            for origin in BETTER_ORIGINS[rank:]
+            if origin in held
+        ]
+
+    def _fold_one(self, record: Record, line: LogLine | None) -> None:
         self._model.fold(record)
         if self._tap is not None:
             self._tap(record, line)
@@ -102,6 +137,10 @@ class Ingest:
                 self._model.fold(stage_map)
                 if self._tap is not None:
                     self._tap(stage_map, None)
+
+    def finish(self) -> None:
+        """The records have ended: closes all counters to the clock's instant."""
+        self._model.close(self.clock())
 
     # --- sources -------------------------------------------------------------------------------
 
@@ -129,7 +168,7 @@ class Ingest:
 
     async def _keep_running(self, feed: Feed) -> None:
         source, name = feed.source, feed.source.health.name
-        position = self._positions.position(name) if self._positions else None
+        position = self._saved_position(feed)
         retry = FIRST_RETRY_SECONDS
         said = None
         while True:
@@ -148,6 +187,8 @@ class Ingest:
             else:
                 source.health.up = False
                 log.info("a source ended source=%s lines=%d", name, source.health.lines)
+                if feed.server is None and feed.reads_log:
+                    self.finish()
                 return
             source.health.up = False
             source.health.last_error = message
@@ -160,6 +201,13 @@ class Ingest:
             await source.close()
             await asyncio.sleep(retry)
             retry = min(2 * retry, LAST_RETRY_SECONDS)
+
+    def _saved_position(self, feed: Feed) -> Position | None:
+        if self._positions is None:
+            return None
+        if self._positions.damaged and feed.reads_log:
+            feed.source.health.gaps += 1  # where the life before had read to is lost
+        return self._positions.position(feed.source.health.name)
 
     def _start_position(self, name: str, source: Source) -> None:
         self._opened.add(name)
@@ -187,6 +235,18 @@ class Ingest:
     def snapshot(self) -> Snapshot:
         """The model at this instant of the clock the records carry."""
         return self._model.snapshot(self.clock())
+
+    def timelines(self, seconds: float) -> dict[tuple[str, int], tuple[SecondFigures, ...]]:
+        """The settled seconds of every pipeline, by server and dp_rank, at most the last 300."""
+        snapshot = self.snapshot()
+        since = snapshot.taken_at - seconds
+        return {
+            (server.name, pipeline.dp_rank): self._model.timeline(
+                server.name, pipeline.dp_rank, since
+            )
+            for server in snapshot.servers
+            for pipeline in server.pipelines
+        }
 
     def scraped(self) -> None:
         """Keeps the positions behind the newest snapshot; called before a scrape is answered."""
@@ -229,6 +289,7 @@ class Ingest:
         return {
             feed.source.health.name: feed.source.health.last_error or "not opened yet"
             for feed in self._feeds
-            if not feed.source.health.up
+            if not feed.optional
+            and not feed.source.health.up
             and (feed.reads_log or feed.source.health.name in self._opened)
         }

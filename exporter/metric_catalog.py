@@ -26,6 +26,7 @@ class Group(StrEnum):
 
     STAGE_LOG = "Per stage, from the log"
     STAGE_GPU = "Per stage, from its GPUs"
+    PIPELINE = "Per pipeline"
     GPU = "Per GPU"
     EXPORTER = "About the exporter itself"
 
@@ -171,6 +172,153 @@ STAGE_GPU_UTILIZATION = _add(
     _STAGE,
     "Share of the last complete second in which a kernel was resident on the stage's GPU (the "
     "highest of its ranks). A waiting NCCL receive is resident too: an upper bound on work.",
+)
+
+STAGE_WORKING = _add(
+    Group.STAGE_GPU,
+    _G,
+    "stage_working_ratio",
+    (*_STAGE, "method"),
+    "Share of the last complete second in which the stage worked. By residency and "
+    "forward_occupancy an upper bound: waiting counts as work.",
+)
+STAGE_SECONDS = _add(
+    Group.STAGE_GPU,
+    _C,
+    "stage_seconds_total",
+    (*_STAGE, "state", "method"),
+    "Observed time of the stage by state: working, waiting (a kernel is resident but does no work) "
+    "or idle. At any instant the time goes to one method; the sum is the observed time.",
+)
+STAGE_BUBBLE_SECONDS = _add(
+    Group.STAGE_GPU,
+    _C,
+    "stage_bubble_seconds_total",
+    _STAGE,
+    "Time in which the stage did not work while its pipeline was in flight. Silence after the last "
+    "evidence of a request counts nowhere.",
+)
+STAGE_INFLIGHT_SECONDS = _add(
+    Group.STAGE_GPU,
+    _C,
+    "stage_inflight_seconds_total",
+    _STAGE,
+    "Observed time of the stage while its pipeline was in flight: the denominator of its bubble.",
+)
+
+# --- per pipeline ---
+_pipe = Group.PIPELINE
+_PIPELINE = ("server", "dp_rank")
+INFO_FACTS = (
+    "pp_size",
+    "tp_size",
+    "dp_size",
+    "nnodes",
+    "pp_async_batch_depth",
+    "decode_log_interval",
+    "max_running_requests",
+    "pp_max_micro_batch_size",
+    "version",
+)
+"""Facts that are labels of `info`, beside the model."""
+INFO = _add(
+    _pipe,
+    _G,
+    "info",
+    (*_PIPELINE, "model", *INFO_FACTS),
+    "Always 1. What is known of the server's configuration; a label is empty where it is not known.",
+)
+STAGES = _add(
+    _pipe,
+    _G,
+    "stages",
+    _PIPELINE,
+    "Pipeline stages this exporter should see: those of its own host. Smaller than pp_size when "
+    "the pipeline spans hosts.",
+)
+OCCUPANCY = _add(
+    _pipe,
+    _G,
+    "occupancy_ratio",
+    _PIPELINE,
+    "Mean working share of the stages in the last complete second, idle load included.",
+)
+BUBBLE = _add(
+    _pipe,
+    _G,
+    "bubble_ratio",
+    _PIPELINE,
+    "Share of stage time without work in the last complete second, while in flight. Absent while "
+    "nothing is known to be in flight.",
+)
+ACTIVE_STAGES_SECONDS = _add(
+    _pipe,
+    _C,
+    "active_stages_seconds_total",
+    (*_PIPELINE, "stages"),
+    "Time by number of stages that worked at once. Exact in its mean; its shape is as fine as "
+    "active_stages_window_seconds.",
+)
+ACTIVE_STAGES_WINDOW_SECONDS = _add(
+    _pipe,
+    _G,
+    "active_stages_window_seconds",
+    _PIPELINE,
+    "Resolution of active_stages_seconds_total: within a window stages are taken as independent.",
+)
+STAGE_SKEW = _add(
+    _pipe,
+    _G,
+    "stage_skew_ratio",
+    _PIPELINE,
+    "Highest less lowest working share of the stages over 30 seconds. Finds uneven layers and slow "
+    "GPUs; a herd of requests does not show in it. Absent below a mean of 10 %.",
+)
+BALANCE = _add(
+    _pipe,
+    _G,
+    "balance_ratio",
+    _PIPELINE,
+    "Mean over highest working share of the stages over 30 seconds: 1 is even. Absent below a mean "
+    "of 10 %.",
+)
+INFLIGHT_SECONDS = _add(
+    _pipe,
+    _C,
+    "inflight_seconds_total",
+    _PIPELINE,
+    "Time in which the server is known to have had a request. May lag by 5 seconds.",
+)
+MICROBATCH_SLOTS = _add(
+    _pipe,
+    _G,
+    "microbatch_slots",
+    _PIPELINE,
+    "Slots that micro-batches circulate in: pp_size + pp_async_batch_depth.",
+)
+MICROBATCH_SLOTS_OBSERVABLE = _add(
+    _pipe,
+    _G,
+    "microbatch_slots_observable",
+    _PIPELINE,
+    "Slots the log can show at this decode_log_interval; where the number of filled slots is not "
+    "known, the fewest it may be. Below the number of filled slots the log hides some for ever.",
+)
+EFFECTIVE_MICROBATCHES = _add(
+    _pipe,
+    _G,
+    "effective_microbatches",
+    _PIPELINE,
+    "Micro-batches of equal size that would be as uneven: (sum b)^2 / sum b^2 over 30 seconds. 1 is "
+    "a herd. Absent where the log does not show all slots.",
+)
+PREDICTED_GAIN = _add(
+    _pipe,
+    _G,
+    "predicted_gain_ratio",
+    _PIPELINE,
+    "Throughput of the best even split over the present one, by a fit of stage time to batch size. "
+    "Absent until two different loads allow the fit.",
 )
 
 # --- per GPU ---

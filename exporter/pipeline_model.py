@@ -5,20 +5,23 @@ Pure: no clock, no input or output. The same records give the same snapshot, liv
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
+from exporter.gpu_activity import GpuActivity
 from exporter.gpu_state import GpuSeries
+from exporter.pipeline_figures import SecondFigures
 from exporter.records import (
+    ActivityWindow,
     Batch,
     EventKind,
-    FactValue,
     GpmWindow,
     GpuGauges,
     GpuIdentity,
+    GpuLevels,
     GpuProcesses,
     GpuState,
+    LoadEvent,
     Record,
     Refusal,
     RefusedLine,
@@ -28,6 +31,7 @@ from exporter.records import (
     StageMap,
     XidError,
 )
+from exporter.server_state import ServerState
 from exporter.snapshot import (
     GpuRank,
     GpuSnapshot,
@@ -37,72 +41,15 @@ from exporter.snapshot import (
 )
 from exporter.stage_state import StageState
 
-MAX_STAGES = 64
-"""Stages of one server that may be known; more can only be forged."""
-
-
-class _Server:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.facts: dict[str, FactValue] = {}
-        self.stages: dict[tuple[int, int], StageState] = {}
-        self.stage_map: StageMap | None = None
-        self.unverified_lines = 0
-        self.prints_iterations: bool | None = None
-        self.prints_occupancy: bool | None = None
-
-    def stage(self, dp_rank: int, pp_rank: int) -> StageState | None:
-        """The stage, made when first heard of; `None` beyond the bound."""
-        key = (dp_rank, pp_rank)
-        stage = self.stages.get(key)
-        if stage is None and len(self.stages) < MAX_STAGES:
-            stage = self.stages[key] = StageState(dp_rank, pp_rank)
-        return stage
-
-    def fold_facts(self, record: ServerFacts) -> None:
-        if record.new_launch:
-            self.facts = {}
-            self.stage_map = None
-            for stage in self.stages.values():
-                stage.forget_gauges()
-        self.facts.update(record.facts)
-        pp_size = _count(self.facts, "pp_size")
-        if pp_size is None:
-            return
-        known = {
-            (dp_rank, pp_rank)
-            for dp_rank in range(_count(self.facts, "dp_size") or 1)
-            for pp_rank in local_pp_ranks(self.facts, pp_size)
-        }
-        if record.new_launch:
-            self.stages = {key: self.stages[key] for key in self.stages if key[1] < pp_size}
-        for key in sorted(known):
-            self.stage(*key)
-
-
-def _count(facts: Mapping[str, FactValue], key: str) -> int | None:
-    value = facts.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def local_pp_ranks(facts: Mapping[str, FactValue], pp_size: int) -> range:
-    """The pipeline stages whose processes run on this node (SGLang's `_calculate_rank_ranges`)."""
-    nnodes = _count(facts, "nnodes") or 1
-    node_rank = facts.get("node_rank")
-    if nnodes == 1 or not isinstance(node_rank, int):
-        return range(pp_size)
-    nodes_per_stage = max(nnodes // pp_size, 1)
-    stages_per_node = max(pp_size // nnodes, 1)
-    first = stages_per_node * (node_rank // nodes_per_stage)
-    return range(first, min(first + stages_per_node, pp_size))
-
 
 class PipelineModel:
     """Folds records and answers with snapshots."""
 
     def __init__(self) -> None:
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, ServerState] = {}
         self._gpus: dict[int, GpuSeries] = {}
+        self._activities: dict[int, GpuActivity] = {}
+        self._load: LoadEvent | None = None
         self._refused: Counter[Refusal] = Counter()
         self._unknown_fields = 0
         self._fold: dict[type, Callable[..., None]] = {
@@ -112,19 +59,23 @@ class PipelineModel:
             RefusedLine: lambda r: self._refused.update((r.reason,)),
             StageMap: self._fold_map,
             GpuProcesses: self._fold_processes,
-            GpuIdentity: lambda r: self._gpu(r.gpu).fold_identity(r),
-            RingSamples: lambda r: self._gpu(r.gpu).fold_samples(r),
-            GpmWindow: lambda r: self._gpu(r.gpu).fold_gpm(r),
+            GpuIdentity: self._fold_identity,
+            GpuLevels: self._fold_activity,
+            RingSamples: self._fold_samples,
+            GpmWindow: self._fold_gpm,
+            LoadEvent: self._fold_load,
             GpuGauges: lambda r: self._gpu(r.gpu).fold_gauges(r),
             GpuState: lambda r: self._gpu(r.gpu).fold_state(r),
             XidError: lambda r: self._gpu(r.gpu).xid_errors.update((r.xid,)),
         }
 
-    def server(self, name: str) -> _Server:
+    def server(self, name: str) -> ServerState:
         """The server of that name, known from now on."""
         server = self._servers.get(name)
         if server is None:
-            server = self._servers[name] = _Server(name)
+            server = self._servers[name] = ServerState(name)
+            if self._load is not None:
+                server.pipelines.fold_load(self._load)
         return server
 
     def fold(self, record: Record) -> None:
@@ -151,7 +102,10 @@ class PipelineModel:
         server.prints_iterations = batch.forward_iteration is not None
         server.prints_occupancy = batch.forward_occupancy_ratio is not None
         if stage.speaks(batch.tp_rank, batch.logged_at):
+            if not self._gpus:
+                server.fold_forward_occupancy(batch, since=stage.last_batch_at)
             stage.fold(batch)
+            server.pipelines.fold_batch(batch)
 
     def _fold_event(self, event: ServerEvent) -> None:
         if event.kind is not EventKind.RETRACTION or event.pp_rank is None:
@@ -163,9 +117,49 @@ class PipelineModel:
         elif stage.speaks(event.tp_rank or 0, event.happened_at):
             stage.retracted_requests += event.count or 0
 
+    def _fold_identity(self, record: GpuIdentity) -> None:
+        series = self._gpu(record.gpu)
+        if series.identity.uuid not in ("", record.uuid):
+            self._activities.pop(record.gpu, None)  # another card in the slot
+        series.fold_identity(record)
+        activity = self._activity(record.gpu)
+        activity.power_limit_watts = record.power_limit_watts
+        activity.multiprocessors = record.multiprocessors
+
+    def _fold_samples(self, record: RingSamples) -> None:
+        self._gpu(record.gpu).fold_samples(record)
+        self._fold_activity(record)
+
+    def _fold_gpm(self, record: GpmWindow) -> None:
+        self._gpu(record.gpu).fold_gpm(record)
+        self._fold_activity(record)
+
+    def _fold_activity(self, record: RingSamples | GpmWindow | GpuLevels) -> None:
+        self._hand_out(self._activity(record.gpu).fold(record))
+
+    def _hand_out(self, windows: Iterable[ActivityWindow]) -> None:
+        for window in windows:
+            for server in self._servers.values():
+                server.pipelines.fold_window(window)
+
+    def _activity(self, gpu: int) -> GpuActivity:
+        activity = self._activities.get(gpu)
+        if activity is None:
+            activity = self._activities[gpu] = GpuActivity(gpu)
+        return activity
+
+    def _fold_load(self, record: LoadEvent) -> None:
+        self._load = record
+        for server in self._servers.values():
+            server.pipelines.fold_load(record)
+
     def _fold_map(self, record: StageMap) -> None:
         server = self.server(record.server)
         server.stage_map = record
+        server.pipelines.fold_map(record)
+        for place in record.stages:
+            # The only rank of a server has nobody to wait for.
+            self._activity(place.gpu).has_peers = len(record.stages) > 1
         for place in record.stages:
             server.stage(place.dp_rank, place.pp_rank)
             series = self._gpu(place.gpu)
@@ -176,6 +170,7 @@ class PipelineModel:
         """A mapped process that left its GPU is gone, and so is what it claimed last."""
         running = {process.pid for process in record.processes}
         for server in self._servers.values():
+            server.pipelines.fold_processes(record)
             if server.stage_map is None:
                 continue
             for place in server.stage_map.stages:
@@ -185,8 +180,22 @@ class PipelineModel:
                 if stage is not None and stage.pid == place.pid:
                     stage.forget_gauges()
 
+    def close(self, at: float) -> None:
+        """Settles everything: the records have ended at `at`. Nothing is folded after."""
+        for activity in self._activities.values():
+            self._hand_out(activity.flush())
+        for server in self._servers.values():
+            server.pipelines.close(at)
+
+    def timeline(self, server: str, dp_rank: int, since: float) -> tuple[SecondFigures, ...]:
+        """The settled seconds of a pipeline from `since` on, oldest first, at most 300."""
+        known = self._servers.get(server)
+        return known.pipelines.timeline(dp_rank, since) if known else ()
+
     def snapshot(self, now: float) -> Snapshot:
         """Everything known at `now`, in the clock of the records."""
+        for server in self._servers.values():
+            server.pipelines.advance(now)
         ranks: dict[int, list[GpuRank]] = {}
         for server in self._servers.values():
             for place in server.stage_map.stages if server.stage_map else ():
@@ -199,13 +208,15 @@ class PipelineModel:
             gpus=tuple(self._gpu_snapshot(gpu, now, ranks) for gpu in sorted(self._gpus)),
             refused_lines=dict(self._refused),
             unknown_fields=self._unknown_fields,
-            recommendations=self._recommendations(),
+            recommendations=tuple(
+                sorted({name for s in self._servers.values() for name in s.recommendations()})
+            ),
         )
 
     def _gpu_snapshot(self, gpu: int, now: float, ranks: dict[int, list[GpuRank]]) -> GpuSnapshot:
         return self._gpus[gpu].snapshot(now, tuple(ranks.get(gpu, ())))
 
-    def _server_snapshot(self, server: _Server, now: float) -> ServerSnapshot:
+    def _server_snapshot(self, server: ServerState, now: float) -> ServerSnapshot:
         gpus: dict[tuple[int, int], list[int]] = {}
         for place in server.stage_map.stages if server.stage_map else ():
             gpus.setdefault((place.dp_rank, place.pp_rank), []).append(place.gpu)
@@ -216,6 +227,7 @@ class PipelineModel:
                 self._stage_snapshot(server.stages[key], now, tuple(gpus.get(key, ())))
                 for key in sorted(server.stages)
             ),
+            pipelines=server.pipelines.figures(now),
             unverified_lines=server.unverified_lines,
             mapped_by=server.stage_map.origin if server.stage_map else None,
         )
@@ -239,23 +251,3 @@ class PipelineModel:
         means = [self._gpus[gpu].utilization.second_mean(min(known)) for gpu in gpus]
         shares = [mean for mean in means if mean is not None]
         return max(shares) if len(shares) == len(means) else None
-
-    def _recommendations(self) -> tuple[str, ...]:
-        wanted = set()
-        for server in self._servers.values():
-            if server.prints_iterations is False:
-                wanted.add("SGLANG_LOG_FORWARD_ITERS")
-            if server.prints_occupancy is False:
-                wanted.add("SGLANG_ENABLE_METRICS_DEVICE_TIMER")
-            interval = _count(server.facts, "decode_log_interval")
-            slots = self._slots(server.facts)
-            if interval and slots and any(math.gcd(interval, n) > 1 for n in range(2, slots + 1)):
-                wanted.add("decode_log_interval")
-        return tuple(sorted(wanted))
-
-    @staticmethod
-    def _slots(facts: Mapping[str, FactValue]) -> int | None:
-        pp_size = _count(facts, "pp_size")
-        if pp_size is None or pp_size == 1:
-            return None
-        return pp_size + (_count(facts, "pp_async_batch_depth") or 0)

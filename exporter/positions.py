@@ -58,6 +58,7 @@ class PositionStore:
 
     Attributes:
         problem: Why positions are not being saved, with the remedy; `None` while they are.
+        damaged: Whether there was a state file that could not be used: positions were lost.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,6 +68,7 @@ class PositionStore:
             StateFileInUseError: Another exporter uses it.
         """
         self.problem: str | None = None
+        self.damaged = False
         self._path = path
         self._clock = clock
         self._lock: int | None = None
@@ -136,10 +138,12 @@ class PositionStore:
         except FileNotFoundError:
             return {}
         except OSError as error:
+            self.damaged = True
             self._complain(error)
             return {}
         positions = _parse(content)
         if positions is None:
+            self.damaged = True
             logger.warning(
                 "%s holds no reading positions; began without, and it will be replaced", self._path
             )

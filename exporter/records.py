@@ -141,7 +141,7 @@ class ServerFacts:
     known_at: float
     facts: Mapping[str, FactValue]
     origin: str
-    """server_args, capacity_line, configuration, recording."""
+    """server_args, capacity_line, server_info, configuration, recording."""
     new_launch: bool = False
 
 
@@ -261,6 +261,30 @@ class XidError:
     gpu: int
     happened_at: float
     xid: int
+
+
+class Method(StrEnum):
+    """What a working share was measured by, best first (label `method`)."""
+
+    GPM = "gpm"
+    POWER = "power"
+    FORWARD_OCCUPANCY = "forward_occupancy"
+    RESIDENCY = "residency"
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityWindow:
+    """How one GPU spent a stretch of time: shares 0 to 1 that add up to one with idle.
+
+    `waiting_ratio` is `None` by residency and forward occupancy, where working is an upper bound.
+    """
+
+    gpu: int
+    started_at: float
+    ended_at: float
+    working_ratio: float
+    waiting_ratio: float | None
+    method: Method
 
 
 # --- who runs where ----------------------------------------------------------------------------
@@ -389,7 +413,7 @@ class SourceHealth:
     """Counters a source keeps about its own work; read at scrape time, written by the source alone."""
 
     name: str
-    """Label `source`: journal:SERVER, files:SERVER, stdin:SERVER, nvml, recording."""
+    """Label `source`: journal:SERVER, files:SERVER, stdin:SERVER, server:SERVER, nvml, recording."""
     up: bool = False
     last_error: str | None = None
     """What went wrong and the remedy, for the log and the landing page; never log text."""

@@ -5,7 +5,7 @@ SGLang prints all its arguments once, from the main process, with the API key in
     server_args=ServerArgs(model_path='…', …)     up to 0.5.18
     server_args={'model_path': '…', …}            from 0.5.19
 
-The text is walked once, outside quotes; only fields named here leave this module, and a text
+The text is walked once, outside quotes; only known facts leave this module, and a text
 that holds a secret's value, or looks as if it held one, does not leave it even then.
 """
 
@@ -15,66 +15,25 @@ import ast
 import re
 from collections.abc import Iterator
 
+from exporter.known_facts import (
+    ARGUMENTS,
+    MAX_TEXT_CHARS,
+    Kind,
+    is_secret_name,
+    is_usable,
+    reveals,
+)
 from exporter.records import FactValue
 
+__all__ = ["ALLOWED", "MAX_TEXT_CHARS", "parse_server_args", "render_server_args"]
+
+ALLOWED = ARGUMENTS
 MAX_ARGS_CHARS = 262_144
-MAX_TEXT_CHARS = 256
-
-_NUMBER, _FLAG, _TEXT = "number", "flag", "text"
-
-ALLOWED: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "pp_size",
-            "tp_size",
-            "dp_size",
-            "ep_size",
-            "attn_cp_size",
-            "moe_dp_size",
-            "dcp_size",
-            "attn_dp_size",
-            "nnodes",
-            "node_rank",
-            "base_gpu_id",
-            "gpu_id_step",
-            "port",
-            "pp_async_batch_depth",
-            "pp_max_micro_batch_size",
-            "max_micro_batch_size",
-            "max_running_requests",
-            "cuda_graph_max_bs",
-            "decode_log_interval",
-        ),
-        _NUMBER,
-    ),
-    **dict.fromkeys(
-        (
-            "enable_dp_attention",
-            "enable_dynamic_chunking",
-            "disable_cuda_graph",
-            "enable_metrics",
-            "enable_metrics_for_all_schedulers",
-            "sleep_on_idle",
-        ),
-        _FLAG,
-    ),
-    **dict.fromkeys(("model_path", "served_model_name", "host", "disaggregation_mode"), _TEXT),
-}
-"""Fields that may leave, and what they hold (each may also be `None`)."""
-
-LIMITS = {"pp_size": 64, "tp_size": 4096, "dp_size": 4096}
-"""Beyond these a size is taken for nonsense and dropped."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
 _SPELLINGS = (
     ("ServerArgs(", ")", re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,79})"), "="),
     ("{", "}", re.compile(r"'([A-Za-z_][A-Za-z0-9_]{0,79})'"), ": "),
-)
-_SECRET_NAME = re.compile(
-    r"key$|_keys$|password|secret|credential|(?:^|_)auth|token$", re.IGNORECASE
-)
-_SECRET_TEXT = re.compile(
-    r"(?:key|passw(?:or)?d|secret|token|auth)['\"]?\s*[=:]|://[^/]*@|\bbearer\b", re.IGNORECASE
 )
 _STOPS = re.compile(r"""['"(\[{)\]},]""")
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
@@ -100,8 +59,7 @@ def parse_server_args(text: str) -> dict[str, FactValue] | None:
     facts: dict[str, FactValue] = {}
     for name in ALLOWED.keys() & pairs.keys():
         value = _read(name, pairs[name])
-        hidden = isinstance(value, str) and any(secret in value for secret in secrets)
-        if value is not _REFUSED and not hidden:
+        if value is not _REFUSED and not reveals(value, secrets):
             facts[name] = value  # type: ignore[assignment]  # _REFUSED was ruled out just now
     return facts or None
 
@@ -119,26 +77,18 @@ def _read(name: str, raw: str) -> object:
     if raw == "None":
         return None
     kind = ALLOWED[name]
-    if kind is _NUMBER:
-        return _number(name, raw)
-    if kind is _FLAG:
-        return {"True": True, "False": False}.get(raw, _REFUSED)
-    text = _unquote(raw)
-    if text is None or len(text) > MAX_TEXT_CHARS or not text.isprintable():
-        return _REFUSED
-    return _REFUSED if _SECRET_TEXT.search(text) else text
-
-
-def _number(name: str, raw: str) -> object:
-    if not _INTEGER.fullmatch(raw):
-        return _REFUSED
-    number = int(raw)
-    return number if name not in LIMITS or 1 <= number <= LIMITS[name] else _REFUSED
+    if kind is Kind.NUMBER:
+        value: object = int(raw) if _INTEGER.fullmatch(raw) else None
+    elif kind is Kind.FLAG:
+        value = {"True": True, "False": False}.get(raw)
+    else:
+        value = _unquote(raw)
+    return value if is_usable(name, value) else _REFUSED
 
 
 def _secret_texts(name: str, raw: str) -> Iterator[str]:
     """The texts a secret argument holds, wherever they stand in its value."""
-    if _SECRET_NAME.search(name):
+    if is_secret_name(name):
         for mark in "'\"":
             for match in _STRINGS[mark].finditer(raw):
                 text = _unquote(match[0])

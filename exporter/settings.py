@@ -1,42 +1,29 @@
 """Every setting of the configuration file: its name, its default, its meaning, how it is read.
 
-The one table behind validation, documentation and the example file. A reader takes what YAML gave
-and returns the value, or says what would have been right.
+The one table behind validation, documentation and the example file.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-DEFAULT_PORT = 10810
-DEFAULT_UNIT = "sglang.service"
-LONGEST_NAME = 64
-MOST_STAGES = 64
-
-_SHOWN_CHARACTERS = 60
-_LONGEST_TEXT = 4096
-_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
-_IPV6_HOST = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,15})?")
-_GPU_UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/-]{1,80}")
-_LISTEN_FORMS = "ADDRESS:PORT, [IPV6]:PORT or :PORT, with a port from 0 to 65535"
-
-
-class WrongValueError(Exception):
-    """A value cannot be used.
-
-    Attributes:
-        mistakes: (place below the setting, what is wrong) for each.
-    """
-
-    def __init__(self, *mistakes: tuple[str, str]) -> None:
-        super().__init__("; ".join(problem for _, problem in mistakes))
-        self.mistakes = mistakes
+from exporter.setting_values import (
+    DEFAULT_PORT,
+    DEFAULT_UNIT,
+    read_facts,
+    read_files,
+    read_flag,
+    read_listen,
+    read_name,
+    read_path,
+    read_servers,
+    read_stages,
+    read_text,
+    read_unit,
+    read_url,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,136 +41,13 @@ class Setting:
     read: Callable[[object], Any]
 
 
-def shown(value: object) -> str:
-    """A value as it is repeated to people: short, on one line."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
-
-
-def read_name(value: object) -> str:
-    """A text fit for a label: printable, at most 64 characters."""
-    if isinstance(value, str) and value == value.strip() and value.isprintable() and value:
-        if len(value) <= LONGEST_NAME:
-            return value
-        raise _wrong(value, f"of at most {LONGEST_NAME} characters")
-    raise _wrong(value, "printable text without spaces around it")
-
-
-def read_listen(value: object) -> tuple[str | None, int]:
-    """Host (`None`: all addresses) and port."""
-    text = value if isinstance(value, str) else ""
-    host, colon, port = text.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535
-    if not colon or not is_port:
-        raise _wrong(value, _LISTEN_FORMS)
-    if host.startswith("[") and host.endswith("]") and _IPV6_HOST.fullmatch(host[1:-1]):
-        return host[1:-1], int(port)
-    if host and not _HOST.fullmatch(host):
-        raise _wrong(value, _LISTEN_FORMS)
-    return host or None, int(port)
-
-
-def _wrong(value: object, expectation: str) -> WrongValueError:
-    return WrongValueError(("", f"{shown(value)} is not {expectation}"))
-
-
-def _read_text(value: object) -> str:
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= _LONGEST_TEXT:
-        raise _wrong(value, "printable text" if isinstance(value, str) else "text; quote it")
-    return value
-
-
-def _read_unit(value: object) -> str:
-    if not isinstance(value, str) or not _UNIT.fullmatch(value):
-        raise _wrong(value, "the name of a systemd unit, such as sglang.service")
-    # As systemctl does: a name without a type is a service's.
-    return value if value.endswith((".service", ".scope")) else f"{value}.service"
-
-
-def _read_flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(value, "true or false")
-    return value
-
-
-def _read_path(value: object) -> Path:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise _wrong(value, "a path")
-    return Path(value)
-
-
-def _read_files(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
-        raise _wrong(value, "a list of paths, such as [/var/log/sglang/*.log]")
-    mistakes = [
-        (f"[{index}]", f"{shown(path)} is not a path")
-        for index, path in enumerate(value)
-        if not isinstance(path, str) or not path or "\0" in path
-    ]
-    if mistakes:
-        raise WrongValueError(*mistakes)
-    return tuple(value)
-
-
-def _read_url(value: object) -> str:
-    text = value if isinstance(value, str) else ""
-    try:
-        parts = urlsplit(text)
-        has_secret = "@" in parts.netloc or bool(parts.query)
-        is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        is_server = is_server and (parts.port is None or parts.port > 0)
-    except ValueError:
-        has_secret, is_server = "@" in text, False
-    if has_secret:
-        # Not repeated: what stands there may be a password.
-        raise WrongValueError(("", "it must not hold a user, a password or a query"))
-    if not is_server or not text.isprintable() or " " in text:
-        raise _wrong(value, "an address such as http://127.0.0.1:30000")
-    return text.rstrip("/")
-
-
-def _read_stages(value: object) -> dict[int, tuple[str, ...]]:
-    if not isinstance(value, dict) or not value:
-        raise _wrong(value, "a mapping of pp_rank to a list of GPUs, such as {0: [0], 1: [1]}")
-    mistakes: list[tuple[str, str]] = []
-    stages: dict[int, tuple[str, ...]] = {}
-    for rank, gpus in value.items():
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < MOST_STAGES:
-            mistakes.append(("", f"{shown(rank)} is not a pp_rank from 0 to {MOST_STAGES - 1}"))
-        elif not isinstance(gpus, list) or not gpus:
-            mistakes.append((f".{rank}", f"{shown(gpus)} is not a list of GPUs, in tp_rank order"))
-        else:
-            mistakes += [(f".{rank}[{i}]", _gpu_mistake(gpu)) for i, gpu in enumerate(gpus)]
-            stages[rank] = tuple(str(gpu) for gpu in gpus)
-            if len(set(stages[rank])) < len(gpus):
-                mistakes.append((f".{rank}", "a GPU is named twice in one stage"))
-    mistakes = [mistake for mistake in mistakes if mistake[1]]
-    if mistakes:
-        raise WrongValueError(*mistakes)
-    return stages
-
-
-def _gpu_mistake(gpu: object) -> str:
-    """What is wrong with one GPU of a stage; empty if nothing is."""
-    is_index = isinstance(gpu, int) and not isinstance(gpu, bool) and 0 <= gpu < 1024
-    if is_index or (isinstance(gpu, str) and _GPU_UUID.fullmatch(gpu)):
-        return ""
-    return f"{shown(gpu)} is neither an NVML index nor a UUID that begins with GPU-"
-
-
-def _read_servers(value: object) -> list[Any]:
-    if not isinstance(value, list) or not value:
-        raise _wrong(value, f"a list of servers, such as [{{unit: {DEFAULT_UNIT}}}]")
-    return value
-
-
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "servers",
         f"[{{unit: {DEFAULT_UNIT}}}]",
         "The SGLang servers to watch; the settings of an entry are below.",
         "",
-        _read_servers,
+        read_servers,
     ),
     Setting(
         "listen",
@@ -197,7 +61,7 @@ SETTINGS: tuple[Setting, ...] = (
         "",
         "Directory of the journal files. Left out: this machine's own journal.",
         "/var/log/journal/remote",
-        _read_path,
+        read_path,
     ),
     Setting(
         "state_file",
@@ -205,16 +69,16 @@ SETTINGS: tuple[Setting, ...] = (
         "Where reading positions are kept across restarts. Left out: positions.json in systemd's "
         "state directory, else in ~/.local/state/sglang-pipeline-exporter.",
         "/var/lib/sglang-pipeline-exporter/positions.json",
-        _read_path,
+        read_path,
     ),
     Setting(
         "from_start",
         "false",
         "Whether a first start reads all that was logged before; otherwise it begins now.",
         "true",
-        _read_flag,
+        read_flag,
     ),
-    Setting("nvml", "true", "Whether this machine's GPUs are read.", "false", _read_flag),
+    Setting("nvml", "true", "Whether this machine's GPUs are read.", "false", read_flag),
 )
 
 SERVER_SETTINGS: tuple[Setting, ...] = (
@@ -231,42 +95,58 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
         "",
         "The systemd unit whose journal entries are read.",
         DEFAULT_UNIT,
-        _read_unit,
+        read_unit,
     ),
     Setting(
         "container",
         "",
         "The container whose journal entries are read (Docker's journald log driver).",
         "sglang",
-        _read_text,
+        read_text,
     ),
     Setting(
         "identifier",
         "",
         "The syslog identifier whose journal entries are read (systemd-cat, logger).",
         "sglang",
-        _read_text,
+        read_text,
     ),
     Setting(
         "files",
         "",
         "Log files to follow, as shell patterns: plain, Docker json-file or CRI.",
         "[/var/log/pods/*/sglang/*.log]",
-        _read_files,
+        read_files,
     ),
     Setting(
         "stdin",
         "false",
         "Whether the log comes on standard input; one server only.",
         "true",
-        _read_flag,
+        read_flag,
     ),
     Setting(
         "url",
         "",
         "Base address of the server's HTTP API. Left out: it is never asked.",
         "http://127.0.0.1:30000",
-        _read_url,
+        read_url,
+    ),
+    Setting(
+        "token_file",
+        "",
+        "File that holds the server's API key, if it was started with one; needs `url`. "
+        "A new key is taken without a restart.",
+        "/etc/sglang-pipeline-exporter/kimi.token",
+        read_path,
+    ),
+    Setting(
+        "facts",
+        "",
+        "What holds of the server, whatever it says itself, by SGLang's argument names, and its "
+        "`version`. Left out: the log and `url` tell.",
+        "{pp_size: 8, decode_log_interval: 41}",
+        read_facts,
     ),
     Setting(
         "stages",
@@ -274,7 +154,7 @@ SERVER_SETTINGS: tuple[Setting, ...] = (
         "GPUs of each pipeline stage, by pp_rank, in tp_rank order, as NVML index or UUID. "
         "Left out: discovered.",
         "{0: [0], 1: [1]}",
-        _read_stages,
+        read_stages,
     ),
 )
 

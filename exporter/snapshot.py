@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from exporter.pipeline_figures import PipelineFigures
 from exporter.records import FactValue, Mode, Refusal, Signal
 
 
@@ -53,6 +54,8 @@ class ServerSnapshot:
     name: str
     facts: Mapping[str, FactValue]
     stages: tuple[StageSnapshot, ...]
+    pipelines: tuple[PipelineFigures, ...]
+    """By dp_rank: working shares, bubbles, slots."""
     unverified_lines: int
     mapped_by: str | None
     """How stages were matched with GPUs; `None` while they are not."""

@@ -9,21 +9,25 @@ from __future__ import annotations
 import gzip
 import html
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
+from exporter.api import pipeline_json, timeline_json
 from exporter.collector import ExporterState, SnapshotCollector
 from exporter.config import Config
+from exporter.pipeline_figures import SecondFigures
 from exporter.records import SourceHealth
 from exporter.snapshot import ServerSnapshot, Snapshot
 
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 1.0
+MOST_SECONDS = 300
+"""How far back /api/v1/timeline can look."""
 GZIP_LEVEL = 1
 """Fast: text this repetitive shrinks to a tenth at any level."""
 
@@ -36,6 +40,9 @@ class Served(Protocol):
 
     def state(self, snapshot: Snapshot) -> ExporterState:
         """The exporter itself, beside that snapshot."""
+
+    def timelines(self, seconds: float) -> Mapping[tuple[str, int], Sequence[SecondFigures]]:
+        """The settled seconds of every pipeline, by server and dp_rank."""
 
     def scraped(self) -> None:
         """Keeps the reading positions behind the newest snapshot."""
@@ -69,6 +76,8 @@ class WebServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
+        app.router.add_get("/api/v1/pipeline", self._pipeline)
+        app.router.add_get("/api/v1/timeline", self._timeline)
         app.router.add_get("/", self._landing)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS
@@ -120,6 +129,20 @@ class WebServer:
             return web.Response(text="ready\n")
         lines = [f"{name}: {reason}\n" for name, reason in waiting.items()]
         return web.Response(status=503, text="not ready\n" + "".join(lines))
+
+    async def _pipeline(self, _request: web.Request) -> web.Response:
+        return web.json_response(pipeline_json(self._served.snapshot()))
+
+    async def _timeline(self, request: web.Request) -> web.Response:
+        text = request.query.get("seconds", "60")
+        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_SECONDS):
+            return web.Response(
+                status=400, text=f"seconds must be a whole number from 1 to {MOST_SECONDS}\n"
+            )
+        timelines = self._served.timelines(int(text))
+        return web.json_response(
+            timeline_json(timelines, self._served.snapshot().taken_at - int(text))
+        )
 
     async def _landing(self, _request: web.Request) -> web.Response:
         page = _landing_page(self._served.snapshot(), self._served.healths())

@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from prometheus_client.exposition import generate_latest
@@ -12,12 +13,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from exporter.collector import ExporterState, SnapshotCollector
 from exporter.metric_catalog import CATALOG
+from exporter.pipeline_figures import PipelineFigures, SlotFigures, StageFigures, StageState
 from exporter.records import (
     DriverHealth,
     EventKind,
     GpmWindow,
     GpuGauges,
     GpuIdentity,
+    Method,
     Refusal,
     RefusedLine,
     ServerEvent,
@@ -70,7 +73,47 @@ def everything() -> SnapshotCollector:
             ),
             XidError(pp, T, 79),
         ]
-    return SnapshotCollector(fold(*records).snapshot(T + 1), STATE, None)
+    snapshot = fold(*records).snapshot(T + 1)
+    server = replace(snapshot.servers[0], pipelines=(pipeline(),))
+    return SnapshotCollector(replace(snapshot, servers=(server,)), STATE, None)
+
+
+def pipeline() -> PipelineFigures:
+    """A pipeline of which everything is known."""
+    stages = tuple(
+        StageFigures(
+            pp_rank=pp,
+            seconds={(state, Method.GPM): 10.0 for state in StageState},
+            bubble_seconds=2.0,
+            inflight_seconds=25.0,
+            working_ratio=0.9,
+            waiting_ratio=0.05,
+            method=Method.GPM,
+            mean_working_ratio=0.9,
+            rank_spread_ratio=0.0,
+        )
+        for pp in range(8)
+    )
+    return PipelineFigures(
+        dp_rank=0,
+        stages=stages,
+        expected_stages=8,
+        observed_seconds=30.0,
+        active_stages_seconds=(1.0,) * 9,
+        active_stages_window_seconds=0.02,
+        inflight_seconds=25.0,
+        in_flight=True,
+        occupancy_ratio=0.9,
+        bubble_ratio=0.1,
+        inflight_occupancy_ratio=0.9,
+        skew_ratio=0.02,
+        balance_ratio=0.98,
+        active_stages_mean=7.2,
+        variance=None,
+        slots=SlotFigures(slots=8, observable=8, active=8, sizes=(4,) * 8, effective=8.0),
+        predicted_gain_ratio=1.0,
+        late_seconds=0.0,
+    )
 
 
 def families(text: str) -> Iterator[Metric]:

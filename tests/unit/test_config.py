@@ -36,6 +36,8 @@ def test_every_setting_reaches_the_configuration() -> None:
           - name: kimi
             unit: sglang.service
             url: http://127.0.0.1:30000/
+            token_file: /etc/kimi.token
+            facts: {pp_size: 8, decode_log_interval: 41, sleep_on_idle: true, version: 0.5.23}
             stages: {0: [GPU-5a1b, 1], 1: [2, 3]}
           - container: other
           - identifier: third
@@ -53,6 +55,13 @@ def test_every_setting_reaches_the_configuration() -> None:
                 "kimi",
                 unit="sglang.service",
                 url="http://127.0.0.1:30000",
+                token_file=Path("/etc/kimi.token"),
+                facts={
+                    "pp_size": 8,
+                    "decode_log_interval": 41,
+                    "sleep_on_idle": True,
+                    "version": "0.5.23",
+                },
                 stages={0: ("GPU-5a1b", "1"), 1: ("2", "3")},
             ),
             ServerConfig("other", container="other"),
@@ -149,6 +158,26 @@ def test_all_mistakes_are_named_at_once_each_with_its_place() -> None:
         ("servers: [{files: a.log}]", "servers[0].files: 'a.log' is not a list of paths"),
         ("servers: [{unit: a, url: kimi:30000}]", "is not an address such as http://"),
         ("servers: [{unit: a, url: 'http://h:99999'}]", "is not an address such as http://"),
+        ("servers: [{unit: a, token_file: t}]", "servers[0].token_file: it needs `url`"),
+        ("servers: [{unit: a, facts: [8]}]", "servers[0].facts: [8] is not a mapping of facts"),
+        ("servers: [{unit: a, facts: {}}]", "servers[0].facts: {} is not a mapping of facts"),
+        (
+            "servers: [{unit: a, facts: {pp_size: 65}}]",
+            "servers[0].facts.pp_size: 65 is not a whole number from 1 to 64",
+        ),
+        (
+            "servers: [{unit: a, facts: {decode_log_interval: -1}}]",
+            "servers[0].facts.decode_log_interval: -1 is not a whole number, 0 or more",
+        ),
+        (
+            "servers: [{unit: a, facts: {max_running_requests: }}]",
+            "servers[0].facts.max_running_requests: None is not a whole number",
+        ),
+        (
+            "servers: [{unit: a, facts: {version: 0.5}}]",
+            "servers[0].facts.version: 0.5 is not printable text",
+        ),
+        ("servers: [{unit: a, url: 'ftp://h:1'}]", "is not an address such as http://"),
         ("servers: [{unit: a}, {unit: a}]", "servers[1].name: 'a' is that of servers[0] too"),
         (
             "servers: [{unit: a}, {unit: a}]",
@@ -179,6 +208,15 @@ def test_a_key_written_twice_does_not_hide_the_other_mistakes() -> None:
 def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     (mistake,) = check("servers: [{unit: a, url: 'http://me:geheim@host:1'}]")
     assert mistake == "servers[0].url: it must not hold a user, a password or a query"
+
+
+def test_a_key_among_the_facts_is_refused_and_not_repeated() -> None:
+    mistakes = check(
+        "servers: [{unit: a, facts: {api_key: geheim, model_path: 'x?token=geheim'}}]",
+    )
+    assert len(mistakes) == 2
+    assert mistakes[0].startswith("servers[0].facts: 'api_key' is no known fact; known: pp_size, ")
+    assert "geheim" not in "".join(mistakes)
 
 
 def test_aliases_cannot_grow_without_bound() -> None:

@@ -14,10 +14,12 @@ from exporter.records import (
     LogLine,
     Record,
     Refusal,
+    ServerFacts,
     SourceHealth,
     SourceUnavailableError,
 )
 from exporter.sources import Emit, Position
+from exporter.sources.server_probe import ServerProbe
 from exporter.stage_map import StageMapper
 
 T = 1_796_000_000.0
@@ -164,3 +166,53 @@ async def test_a_recorder_sees_each_line_with_what_it_became() -> None:
     )
     await ingest.run()
     assert seen == [("Batch", True), ("RefusedLine", True)]
+
+
+async def test_a_damaged_state_file_is_a_gap(tmp_path: Path) -> None:
+    state = tmp_path / "positions.json"
+    state.write_text("{half a file")
+    positions = PositionStore(state)
+    log, gpus = Script(line()), Script(name="nvml")
+    await make(log, gpus, positions=positions).run()
+    assert (log.health.gaps, gpus.health.gaps) == (1, 0)
+    positions.close()
+
+
+def facts_of(ingest: Ingest) -> dict[str, object]:
+    return dict(ingest.snapshot().servers[0].facts)
+
+
+def told(origin: str, *, new_launch: bool = False, **facts: int) -> ServerFacts:
+    return ServerFacts("kimi", T, facts, origin, new_launch)
+
+
+def test_better_facts_outlast_lesser_ones_of_the_same_launch() -> None:
+    """Configuration before what the server answers, that before what it printed."""
+    ingest = make()
+    ingest.learn(told("configuration", pp_size=8))
+    ingest.handle(told("server_info", pp_size=4, max_running_requests=64))
+    ingest.handle(told("server_args", pp_size=2, max_running_requests=0, tp_size=2))
+    assert facts_of(ingest) == {"pp_size": 8, "max_running_requests": 64, "tp_size": 2}
+
+
+def test_a_new_launch_voids_all_facts_but_the_configured_ones() -> None:
+    ingest = make()
+    ingest.learn(told("configuration", decode_log_interval=41))
+    ingest.handle(told("server_info", pp_size=4))
+    ingest.handle(told("server_args", new_launch=True, tp_size=2))
+    assert facts_of(ingest) == {"decode_log_interval": 41, "tp_size": 2}
+
+
+async def test_a_probe_is_asked_anew_at_a_new_launch_and_readiness_does_not_wait_for_it() -> None:
+    probe = ServerProbe("kimi", "http://127.0.0.1:1")
+    log = Script(None)
+    feeds = [Feed(log, "kimi"), Feed(probe, "kimi", reads_log=False, optional=True)]
+    ingest = Ingest(feeds, mapper=StageMapper(()), clock=lambda: T)
+    running = asyncio.create_task(ingest.run())
+    await until(lambda: log.health.up and probe.health.last_error is not None)
+    assert ingest.waiting_for() == {}
+    probe.settled.set()
+    ingest.handle(told("server_args", new_launch=True, pp_size=8))
+    assert not probe.settled.is_set()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

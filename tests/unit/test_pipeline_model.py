@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.pipeline_model import MAX_STAGES, PipelineModel, local_pp_ranks
+from exporter.pipeline_figures import StageState
+from exporter.pipeline_model import PipelineModel
 from exporter.records import (
     Batch,
     EventKind,
@@ -14,6 +15,7 @@ from exporter.records import (
     GpuProcess,
     GpuProcesses,
     GpuState,
+    Method,
     Mode,
     Refusal,
     RefusedLine,
@@ -25,6 +27,8 @@ from exporter.records import (
     StageMap,
     XidError,
 )
+from exporter.server_facts import local_pp_ranks
+from exporter.server_state import MAX_STAGES
 from exporter.snapshot import GpuSnapshot, Snapshot, StageSnapshot
 
 T = 1_796_000_000.0
@@ -203,7 +207,7 @@ class TestStagesFromTheLog:
         ],
     )
     def test_stages_of_this_node(self, facts: dict[str, int], pp_size: int, ranks: range) -> None:
-        assert local_pp_ranks(facts, pp_size) == ranks
+        assert local_pp_ranks({**facts, "pp_size": pp_size}) == ranks
 
     def test_an_interval_that_hides_micro_batches_is_named(self) -> None:
         hiding = fold(facts(pp_size=8, decode_log_interval=40), decode())
@@ -327,3 +331,29 @@ class TestStageUtilization:
             ("kimi", 0, 1)
         ]
         assert snapshot.servers[0].mapped_by == "process_title"
+
+
+class TestForwardOccupancy:
+    def lines(self, *, seconds: int = 20) -> list[Batch]:
+        return [
+            decode(T + second + pp / 10, pp=pp, forward_occupancy_ratio=0.8 + pp / 10)
+            for second in range(seconds)
+            for pp in range(2)
+        ]
+
+    def test_without_any_gpu_stages_are_seen_through_what_they_print(self) -> None:
+        model = fold(facts(pp_size=2), *self.lines())
+        model.close(T + 20)
+        (pipeline,) = model.snapshot(T + 20).servers[0].pipelines
+        for figures, share in zip(pipeline.stages, (0.8, 0.9), strict=True):
+            working = figures.seconds[StageState.WORKING, Method.FORWARD_OCCUPANCY]
+            idle = figures.seconds[StageState.IDLE, Method.FORWARD_OCCUPANCY]
+            assert working + idle == pytest.approx(19.0, abs=0.2)
+            assert working / (working + idle) == pytest.approx(share, abs=0.01)
+            assert {method for _, method in figures.seconds} == {Method.FORWARD_OCCUPANCY}
+
+    def test_where_a_gpu_is_seen_the_printed_figure_is_not_used(self) -> None:
+        model = fold(GpuIdentity(0, "GPU-a"), facts(pp_size=2), *self.lines())
+        model.close(T + 20)
+        (pipeline,) = model.snapshot(T + 20).servers[0].pipelines
+        assert not any(figures.seconds for figures in pipeline.stages)

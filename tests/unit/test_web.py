@@ -9,6 +9,7 @@ import pytest
 
 from exporter.collector import ExporterState
 from exporter.config import Config
+from exporter.pipeline_figures import SecondFigures
 from exporter.records import SourceHealth
 from exporter.snapshot import Snapshot
 from exporter.web import CannotListenError, WebServer
@@ -38,6 +39,10 @@ class Served:
 
     def scraped(self) -> None:
         self.scrapes += 1
+
+    def timelines(self, seconds: float) -> dict[tuple[str, int], tuple[SecondFigures, ...]]:
+        second = SecondFigures(int(T), {0: 0.9, 1: 0.5}, {0: 0.1}, 1.0)
+        return {("kimi", 0): (second,)}
 
     def healths(self) -> tuple[SourceHealth, ...]:
         return (self.source,)
@@ -123,6 +128,37 @@ async def test_ready_names_what_is_missing(http: aiohttp.ClientSession, served: 
         assert "journal:kimi: permission denied; join the group" in await answer.text()
     async with http.get("/-/healthy") as answer:
         assert answer.status == 200
+
+
+async def test_the_snapshot_is_served_as_json(http: aiohttp.ClientSession) -> None:
+    async with http.get("/api/v1/pipeline") as answer:
+        body = await answer.json()
+    (server,) = body["servers"]
+    assert server["server"] == "kimi"
+    assert server["facts"] == {"pp_size": 2}
+    (pipeline,) = server["pipelines"]
+    assert pipeline["slots"]["slots"] == 2
+    assert pipeline["occupancy_ratio"] is None
+    running = {stage["pp_rank"]: stage["running_reqs"] for stage in pipeline["stages"]}
+    assert running == {0: None, 1: 7}
+
+
+async def test_the_timeline_is_served_as_json(http: aiohttp.ClientSession) -> None:
+    async with http.get("/api/v1/timeline?seconds=30") as answer:
+        body = await answer.json()
+    (pipeline,) = body["pipelines"]
+    assert (pipeline["server"], pipeline["dp_rank"]) == ("kimi", 0)
+    assert pipeline["seconds"][0]["working_ratio"] == {"0": 0.9, "1": 0.5}
+    assert body["since"] == T + 1 - 30
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "301", "x", "1e2", "٣", "9" * 50])
+async def test_a_bad_number_of_seconds_is_refused(
+    http: aiohttp.ClientSession, seconds: str
+) -> None:
+    async with http.get("/api/v1/timeline", params={"seconds": seconds}) as answer:
+        assert answer.status == 400
+        assert "from 1 to 300" in await answer.text()
 
 
 async def test_the_landing_page_shows_stages_and_escapes_what_it_shows(

@@ -1,0 +1,108 @@
+"""One SGLang server: what its log, its facts and its GPUs say, by stage and by pipeline."""
+
+from __future__ import annotations
+
+import math
+
+from exporter.records import (
+    ActivityWindow,
+    Batch,
+    FactValue,
+    Method,
+    ServerFacts,
+    StageGpu,
+    StageMap,
+)
+from exporter.server_facts import count_of, local_pp_ranks, micro_batch_slots
+from exporter.server_pipelines import ServerPipelines
+from exporter.stage_state import StageState
+
+MAX_STAGES = 64
+"""Stages of one server that may be known; more can only be forged."""
+LONGEST_FORWARD_SECONDS = 30.0
+"""A printed forward occupancy is not taken for more time than this."""
+
+
+class ServerState:
+    """One SGLang server: facts, stages as the log shows them, pipelines as the GPUs do."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.facts: dict[str, FactValue] = {}
+        self.stages: dict[tuple[int, int], StageState] = {}
+        self.stage_map: StageMap | None = None
+        self.pipelines = ServerPipelines()
+        self.unverified_lines = 0
+        self.prints_iterations: bool | None = None
+        self.prints_occupancy: bool | None = None
+        self._stood_in: list[tuple[int, int]] = []
+
+    def stage(self, dp_rank: int, pp_rank: int) -> StageState | None:
+        """The stage, made when first heard of; `None` beyond the bound."""
+        key = (dp_rank, pp_rank)
+        stage = self.stages.get(key)
+        if stage is None and len(self.stages) < MAX_STAGES:
+            stage = self.stages[key] = StageState(dp_rank, pp_rank)
+        return stage
+
+    def fold_facts(self, record: ServerFacts) -> None:
+        """Takes facts; a new launch clears what the one before said."""
+        self.pipelines.fold_facts(record)
+        if record.new_launch:
+            self.facts = {}
+            self.stage_map = None
+            self._stood_in = []
+            for stage in self.stages.values():
+                stage.forget_gauges()
+        self.facts.update(record.facts)
+        pp_size, local = count_of(self.facts, "pp_size"), local_pp_ranks(self.facts)
+        if pp_size is None or local is None:
+            return
+        if record.new_launch:
+            self.stages = {key: self.stages[key] for key in self.stages if key[1] < pp_size}
+        for dp_rank in range(min(count_of(self.facts, "dp_size") or 1, MAX_STAGES)):
+            for pp_rank in local:
+                self.stage(dp_rank, pp_rank)
+
+    def fold_forward_occupancy(self, batch: Batch, since: float | None) -> None:
+        """Without any GPU to see, a stage is seen through SGLang's own forward timer: an upper bound.
+
+        The figure of a line is taken for the time since the stage's line before.
+        """
+        ratio = batch.forward_occupancy_ratio
+        if ratio is None or since is None or self.stage_map is not None:
+            return
+        elapsed = batch.logged_at - since
+        if not 0.0 < elapsed <= LONGEST_FORWARD_SECONDS:
+            return
+        keys = sorted(self.stages)
+        if keys != self._stood_in:
+            self._stood_in = keys
+            places = (
+                StageGpu(dp_rank, pp_rank, 0, gpu=-1 - number)
+                for number, (dp_rank, pp_rank) in enumerate(keys)
+            )
+            self.pipelines.fold_map(StageMap(self.name, since, tuple(places), "forward_occupancy"))
+        self.pipelines.fold_window(
+            ActivityWindow(
+                gpu=-1 - keys.index((batch.dp_rank, batch.pp_rank)),
+                started_at=since,
+                ended_at=batch.logged_at,
+                working_ratio=min(ratio, 1.0),
+                waiting_ratio=None,
+                method=Method.FORWARD_OCCUPANCY,
+            )
+        )
+
+    def recommendations(self) -> set[str]:
+        """Settings of this server that would show more."""
+        wanted = set()
+        if self.prints_iterations is False:
+            wanted.add("SGLANG_LOG_FORWARD_ITERS")
+        if self.prints_occupancy is False:
+            wanted.add("SGLANG_ENABLE_METRICS_DEVICE_TIMER")
+        interval = count_of(self.facts, "decode_log_interval")
+        slots = micro_batch_slots(self.facts)
+        if interval and slots and any(math.gcd(interval, n) > 1 for n in range(2, slots + 1)):
+            wanted.add("decode_log_interval")
+        return wanted
