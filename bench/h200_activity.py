@@ -109,6 +109,7 @@ def record_gpu(output: Path, seconds: float) -> None:
     try:
         assert load.stdout is not None
         ready = load.stdout.readline()
+        watchdog.cancel()
         if not ready:
             raise RuntimeError("the load did not start; see what it said above")
         print(json.loads(ready)["gpu"], flush=True)

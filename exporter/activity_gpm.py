@@ -16,7 +16,6 @@ COMPUTE_BOUND_DRAM = 0.36
 NCCL_BLOCKS = 32
 """A collective or a receive has at most so many blocks (NCCL_MAX_NCHANNELS), one on an SM."""
 SILENT_DRAM = 0.02
-SILENT_TENSOR = 0.01
 """Of a kernel that only spins, measured 0.0; idle DRAM shows 0.0004."""
 
 _USUAL_MULTIPROCESSORS = 132
@@ -83,17 +82,6 @@ def _by_dram(window: GpmWindow, working: ActivityLevel | None) -> float | None:
     if window.dram_ratio is None or high is None or high <= SILENT_DRAM:
         return None
     return window.dram_ratio / high
-
-
-def is_waiting_only(window: GpmWindow, resident_ratio: float, multiprocessors: int | None) -> bool:
-    """Whether it shows that no resident kernel worked: few SMs, no DRAM, no tensor cores."""
-    if window.sm_ratio is None or window.dram_ratio is None or resident_ratio <= 0.0:
-        return False
-    return (
-        window.dram_ratio <= SILENT_DRAM * resident_ratio
-        and (window.tensor_ratio or 0.0) <= SILENT_TENSOR * resident_ratio
-        and window.sm_ratio <= _most_waiting_sm(multiprocessors) * resident_ratio
-    )
 
 
 def least_working_ratio(
