@@ -208,7 +208,11 @@ class LevelLearner:
             return False
         excess = peak.watts - idle
         top = self.power_limit_watts or max(self._counts)
-        if excess > WAITING_RANGE_RATIO * (top - idle):
+        most = WAITING_RANGE_RATIO * (top - idle)
+        if self.waiting_watts is not None:
+            # Light work is not waiting, though the peak of waiting may hide beside that of idle.
+            most = min(most, PASS_EXCESS_RATIO * max(self.waiting_watts - idle, 2 * noise))
+        if excess > most:
             return False
         works_from = idle + WORKING_EXCESS_RATIO * excess
         if sum(c for watts, c in self._counts.items() if watts > works_from) < _FEWEST_SAMPLES:

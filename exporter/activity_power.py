@@ -28,6 +28,8 @@ _IDLE_DRAW_RATIO = 0.02
 """Resident, yet within this share of the range from idle to the power limit: nothing works. The
 smallest NCCL-like spin on an H200 adds 8 of 576 W, the least decode load there 290 W."""
 _LEAST_RESIDENT_RATIO = 0.05
+_UNBROKEN_SLICES = 1
+"""Slices that one stretch of work may fill from end to end and still be one pass."""
 
 
 class KnownLevels:
@@ -108,21 +110,22 @@ class LearnedLevels:
 
     Where passes are longer than a sample, a working sample is measured by the pass it lies in, so
     no working level is needed. Samples at the waiting level or below prove themselves. A stretch
-    of work is proven if a wait or idleness shows before and after it, in the slices beside it at
-    the latest: one pass that is longer is rare, and many short ones with waits between look alike.
+    of work is proven if a wait or idleness shows before and after it, with one slice that it fills
+    between them at the most: one pass that is longer is rare, and many short ones with waits
+    between look alike.
     """
 
     def __init__(self, learner: LevelLearner) -> None:
         self._learner = learner
         self._reference_watts = 0.0
-        self._rested_before = False
+        self._filled_since_rest = _UNBROKEN_SLICES + 1
 
-    def split(self, slice_: Slice, following: Slice | None) -> Split | None:
+    def split(self, slice_: Slice, following: Sequence[Slice]) -> Split | None:
         """Splits the next slice; `None` where nothing is proven.
 
         Args:
             slice_: Slices must be asked for in time order.
-            following: The one after it; `None` if it does not follow at once.
+            following: Those after it that are known and follow at once.
         """
         waiting = self._learner.waiting_watts
         if waiting is None:
@@ -131,13 +134,13 @@ class LearnedLevels:
         band = max(least, _BAND_RATIO * (self._reference_watts - waiting))
         working = self._by_passes(slice_, waiting, band)
         total, resident = sum(working), slice_.resident_seconds
-        rested_before, self._rested_before = self._rested_before, 0.0 in working
+        filled_before = self._filled_since_rest
+        self._filled_since_rest = 0 if 0.0 in working else filled_before + 1
         if total > resident * (1 + _OVERRUN_RATIO) + _OVERRUN_SECONDS:
             return None
-        rests_after = following is not None and any(
-            piece.watts <= waiting + band for piece in following.pieces
-        )
-        proven = _proven(working, rested_before, rests_after)
+        rests = [any(p.watts <= waiting + band for p in after.pieces) for after in following]
+        filled_after = next((n for n, rest in enumerate(rests) if rest), _UNBROKEN_SLICES + 1)
+        proven = _proven(working, filled_before, filled_after)
         if not self._learner.passes_resolved:
             proven = [seconds == 0.0 for seconds in working]
         if total > resident:
@@ -167,13 +170,21 @@ class LearnedLevels:
         return Split.of([0.0] * len(slice_.pieces))
 
 
-def _proven(working: Sequence[float], rested_before: bool, rests_after: bool) -> list[bool]:
-    """Which pieces are proven: those that rest, and stretches of work with rest on both sides."""
+def _proven(working: Sequence[float], filled_before: int, filled_after: int) -> list[bool]:
+    """Which pieces are proven: those that rest, and stretches of work with rest on both sides.
+
+    Args:
+        working: Working seconds of each piece of a slice; 0 rests.
+        filled_before: Slices filled by work between this one and the last that had a rest.
+        filled_after: The same towards the next that has one.
+    """
     rests = [index for index, seconds in enumerate(working) if seconds == 0.0]
-    first, last = (rests[0], rests[-1]) if rests else (len(working), -1)
+    if not rests:
+        return [filled_before + 1 + filled_after <= _UNBROKEN_SLICES] * len(working)
+    first, last = rests[0], rests[-1]
     return [
-        (index >= first or (rested_before and bool(rests)))
-        and (index <= last or (rests_after and bool(rests)))
+        (index >= first or filled_before <= _UNBROKEN_SLICES)
+        and (index <= last or filled_after <= _UNBROKEN_SLICES)
         for index in range(len(working))
     ]
 

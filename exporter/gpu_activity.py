@@ -9,7 +9,7 @@ GPU's own signals is left to residency, never guessed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -211,12 +211,12 @@ class GpuActivity:
 
     def _by_learned_levels(self, block: _Block, following: Slice | None) -> list[Split | None]:
         splits: list[Split | None] = []
-        for slice_, after in zip(block.slices, (*block.slices[1:], following), strict=True):
+        known = block.slices if following is None else (*block.slices, following)
+        for index, slice_ in enumerate(block.slices):
             if not slice_.pieces or not self.has_peers:
                 splits.append(None)
                 continue
-            follows = after is not None and after.started_at <= slice_.ended_at
-            splits.append(self._learned.split(slice_, after if follows else None))
+            splits.append(self._learned.split(slice_, _following(known, index)))
         return splits
 
     def _by_gpm(self, block: _Block) -> Bracket | None:
@@ -293,3 +293,15 @@ class GpuActivity:
             waiting = max(slice_.resident_ratio - working_ratio, 0.0)
         start, end = slice_.started_at, slice_.ended_at
         return ActivityWindow(self._gpu, start, end, working_ratio, waiting, method)
+
+
+def _following(slices: Sequence[Slice], index: int) -> list[Slice]:
+    """The slices after that one, up to a hole in time."""
+    found: list[Slice] = []
+    ended_at = slices[index].ended_at
+    for slice_ in slices[index + 1 :]:
+        if slice_.started_at > ended_at:
+            break
+        found.append(slice_)
+        ended_at = slice_.ended_at
+    return found

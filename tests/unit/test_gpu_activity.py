@@ -269,6 +269,26 @@ def test_gpm_alone_proves_nothing_without_levels() -> None:
     assert {window.method for window in windows} == {Method.RESIDENCY}
 
 
+# --- learning ----------------------------------------------------------------------------------
+
+MIXES = (
+    (State.PREFILL, 0.35, 0.30, 0.50),
+    (State.DECODE, 0.30, 0.40, 0.40),
+    (State.LIGHT, 0.50, 0.35, 0.45),
+    (State.DECODE, 0.60, 0.60, 0.25),
+    (State.PREFILL, 1.00, 0.25, 0.15),
+    (State.LIGHT, 0.40, 0.10, 0.70),
+)
+"""(what works, period, waiting share, working share), 20 s each."""
+
+
+@pytest.mark.parametrize(
+    ("signals", "bound"),
+    [
+        pytest.param((UTILIZATION, POWER, GPM), 0.05, id="everything"),
+        pytest.param((UTILIZATION, POWER), 0.05, id="power"),
+    ],
+)
 def test_six_mixes_on_one_card_are_told_apart(signals: Sequence[Signal], bound: float) -> None:
     """Compute bound, memory bound, and compute that fills few SMs; nothing is given."""
     rng = random.Random(5)
