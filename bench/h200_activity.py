@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.activity_mixes import IDLE_SECONDS, MIXES, Truth, read_truths
-from exporter.gpu_activity import GpuActivity
+from exporter.activity.gpu import GpuActivity
 from exporter.recordings.reader import read_records
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import ActivityWindow, GpmWindow, GpuIdentity, Record, RingSamples, Signal

@@ -17,9 +17,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from exporter.batch_line import BatchLine, Figures
-from exporter.launch_state import LaunchState, Place
-from exporter.process_title import Role, ranks_named, role_of
 from exporter.records import (
     Batch,
     EventKind,
@@ -30,6 +27,9 @@ from exporter.records import (
     ServerEvent,
     ServerFacts,
 )
+from exporter.sglang.batch_line import BatchLine, Figures
+from exporter.sglang.launch_state import LaunchState, Place
+from exporter.sglang.process_title import Role, ranks_named, role_of
 from exporter.sglang_log import ArgsLine, CapacityLine, EventLine, parse_line
 
 MAX_RUNNING_REQUESTS = 65_536

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from exporter.pipeline_figures import PipelineFigures, SecondFigures, StageFigures
+from exporter.pipeline.figures import PipelineFigures, SecondFigures, StageFigures
 from exporter.snapshot import GpuSnapshot, ServerSnapshot, Snapshot, StageSnapshot
 
 Json = dict[str, Any]

@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import (
 
 from exporter import metric_catalog as catalog
 from exporter.metric_catalog import BATCH_SIZE_BUCKETS, CATALOG, INFO_FACTS, MetricType
-from exporter.pipeline_figures import PipelineFigures
+from exporter.pipeline.figures import PipelineFigures
 from exporter.records import DriverHealth, SourceHealth
 from exporter.snapshot import GpuSnapshot, ModeSnapshot, ServerSnapshot, Snapshot, StageSnapshot
 

@@ -25,12 +25,12 @@ from exporter.records import LogLine, Record, ServerFacts
 from exporter.sglang_log import is_wanted, storable
 from exporter.simulator import DemoServer
 from exporter.sources import Source
-from exporter.sources.files import FilesSource, StdinSource
+from exporter.sources.files.source import FilesSource, StdinSource
 from exporter.sources.gpus.nvml import NvmlDriver
 from exporter.sources.gpus.sampler import GpuSampler
-from exporter.sources.journal import JournalMatch, JournalSource
+from exporter.sources.journal.source import JournalMatch, JournalSource
 from exporter.sources.recording import RecordingSource
-from exporter.sources.server_probe import ServerProbe
+from exporter.sources.server.probe import ServerProbe
 from exporter.stage_map import StageMapper
 from exporter.web import WebServer
 

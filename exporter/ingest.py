@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from exporter import __version__
 from exporter.admission import Admission
 from exporter.collector import ExporterState
-from exporter.pipeline_figures import SecondFigures
+from exporter.pipeline.figures import SecondFigures
 from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
 from exporter.records import (
@@ -31,7 +31,7 @@ from exporter.records import (
 from exporter.snapshot import Snapshot
 from exporter.sources import Position, Source
 from exporter.sources.gpus.sampler import GpuSampler
-from exporter.sources.server_probe import ServerProbe
+from exporter.sources.server.probe import ServerProbe
 from exporter.stage_map import StageMapper
 
 log = logging.getLogger(__name__)

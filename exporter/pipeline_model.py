@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from exporter.gpu_activity import GpuActivity
+from exporter.activity.gpu import GpuActivity
 from exporter.gpu_state import GpuSeries
-from exporter.pipeline_figures import SecondFigures
+from exporter.pipeline.figures import SecondFigures
 from exporter.records import (
     ActivityWindow,
     Batch,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from exporter.pipeline.server import ServerPipelines
+from exporter.pipeline.server_facts import count_of, local_pp_ranks, micro_batch_slots
 from exporter.records import (
     ActivityWindow,
     Batch,
@@ -13,8 +15,6 @@ from exporter.records import (
     StageGpu,
     StageMap,
 )
-from exporter.server_facts import count_of, local_pp_ranks, micro_batch_slots
-from exporter.server_pipelines import ServerPipelines
 from exporter.stage_state import StageState
 
 MAX_STAGES = 64

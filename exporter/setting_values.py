@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from exporter.known_facts import FACTS, Kind, expectation, is_usable
 from exporter.records import FactValue
+from exporter.sglang.known_facts import FACTS, Kind, expectation, is_usable
 
 DEFAULT_PORT = 10810
 DEFAULT_UNIT = "sglang.service"

@@ -17,9 +17,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from exporter.batch_line import BatchLine, BatchParts, Layout, figures_of, is_plain, take_apart
 from exporter.records import EventKind, FactValue, Refusal
-from exporter.server_args import parse_server_args, render_server_args
+from exporter.sglang.batch_line import (
+    BatchLine,
+    BatchParts,
+    Layout,
+    figures_of,
+    is_plain,
+    take_apart,
+)
+from exporter.sglang.server_args import parse_server_args, render_server_args
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from exporter.pipeline_figures import PipelineFigures
+from exporter.pipeline.figures import PipelineFigures
 from exporter.records import FactValue, Mode, Refusal, Signal
 
 

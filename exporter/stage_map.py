@@ -11,8 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from exporter.config import ServerConfig
-from exporter.process_title import Role, ranks_named, role_of
-from exporter.rank_formula import place_ranks
 from exporter.records import (
     Batch,
     FactValue,
@@ -24,6 +22,8 @@ from exporter.records import (
     StageGpu,
     StageMap,
 )
+from exporter.sglang.process_title import Role, ranks_named, role_of
+from exporter.sglang.rank_formula import place_ranks
 
 MAX_PP_RANK = 63
 MAX_RANK = 4095

@@ -19,7 +19,7 @@ from prometheus_client.process_collector import ProcessCollector
 from exporter.api import pipeline_json, timeline_json
 from exporter.collector import ExporterState, SnapshotCollector
 from exporter.config import Config
-from exporter.pipeline_figures import SecondFigures
+from exporter.pipeline.figures import SecondFigures
 from exporter.records import SourceHealth
 from exporter.snapshot import ServerSnapshot, Snapshot
 

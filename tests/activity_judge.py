@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from exporter.gpu_activity import GpuActivity
+from exporter.activity.gpu import GpuActivity
 from exporter.records import ActivityWindow, GpmWindow, GpuLevels, Method, RingSamples
 from tests.activity_simulator import BEGAN_AT, Card, State, Timeline
 

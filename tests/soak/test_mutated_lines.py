@@ -14,7 +14,6 @@ import pytest
 
 from exporter import sglang_log
 from exporter.admission import Admission
-from exporter.batch_line import BatchLine
 from exporter.records import (
     Batch,
     LogLine,
@@ -24,7 +23,8 @@ from exporter.records import (
     ServerEvent,
     ServerFacts,
 )
-from exporter.server_args import ALLOWED
+from exporter.sglang.batch_line import BatchLine
+from exporter.sglang.server_args import ALLOWED
 from exporter.sglang_log import is_wanted, parse_line, storable
 from tests.journal_export import DATA, REAL_JOURNALS, real_journal
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from exporter.activity_levels import LevelLearner
-from exporter.activity_slices import Piece, Slice
+from exporter.activity.levels import LevelLearner
+from exporter.activity.slices import Piece, Slice
 
 IDLE, WAITING, WORKING = 90.0, 130.0, 400.0
 LIMIT = 600.0

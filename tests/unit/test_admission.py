@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from exporter.admission import Admission
-from exporter.process_title import Role, role_of
 from exporter.records import (
     Batch,
     EventKind,
@@ -20,6 +19,7 @@ from exporter.records import (
     ServerEvent,
     ServerFacts,
 )
+from exporter.sglang.process_title import Role, role_of
 from tests.journal_export import REAL_JOURNALS, real_journal
 
 SERVER = "kimi"

@@ -8,10 +8,11 @@ from itertools import product
 
 import pytest
 
-from exporter.activity_grid import CELLS_PER_SECOND, ActivityGrid
-from exporter.bubbles import active_stages
-from exporter.pipeline_clock import FIRST_WINDOW_SECONDS, OVERDUE_SECONDS
-from exporter.pipeline_figures import PipelineFigures, StageState
+from exporter.pipeline.bubbles import active_stages
+from exporter.pipeline.clock import FIRST_WINDOW_SECONDS, OVERDUE_SECONDS
+from exporter.pipeline.figures import PipelineFigures, StageState
+from exporter.pipeline.grid import CELLS_PER_SECOND, ActivityGrid
+from exporter.pipeline.server import ServerPipelines
 from exporter.records import (
     ActivityWindow,
     LoadEvent,
@@ -21,7 +22,6 @@ from exporter.records import (
     StageGpu,
     StageMap,
 )
-from exporter.server_pipelines import ServerPipelines
 
 T0 = 1_796_032_800.0
 SERVER = "kimi"

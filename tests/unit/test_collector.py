@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from exporter.collector import ExporterState, SnapshotCollector
 from exporter.metric_catalog import CATALOG
-from exporter.pipeline_figures import PipelineFigures, SlotFigures, StageFigures, StageState
+from exporter.pipeline.figures import PipelineFigures, SlotFigures, StageFigures, StageState
 from exporter.records import (
     DriverHealth,
     EventKind,

@@ -16,8 +16,8 @@ import pytest
 
 from exporter.records import LogLine, Record, Refusal, SourceUnavailableError
 from exporter.sources import Position
-from exporter.sources.container_log import ContainerLog, UnwrappedLine
-from exporter.sources.files import FilesSource, StdinSource
+from exporter.sources.files.container_log import ContainerLog, UnwrappedLine
+from exporter.sources.files.source import FilesSource, StdinSource
 
 PATIENCE_SECONDS = 20.0
 AT = "2026-09-24T10:31:46.500000000Z"

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from exporter.gain_fit import GainFit, Operation, PassTime, ring_seconds
+from exporter.pipeline.gain_fit import GainFit, Operation, PassTime, ring_seconds
 
 STAGES = (PassTime(0.003, 0.0002), PassTime(0.003, 0.0002), PassTime(0.004, 0.0003))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from exporter.gpu_activity import HOLD_SECONDS, GpuActivity
+from exporter.activity.gpu import HOLD_SECONDS, GpuActivity
 from exporter.recordings.reader import read_records
 from exporter.records import (
     ActivityLevel,

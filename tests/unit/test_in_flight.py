@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from exporter.in_flight import BRIDGED_SECONDS, InFlight
-from exporter.pipeline_figures import PipelineFigures
+from exporter.pipeline.figures import PipelineFigures
+from exporter.pipeline.in_flight import BRIDGED_SECONDS, InFlight
+from exporter.pipeline.server import ServerPipelines
 from exporter.records import (
     ActivityWindow,
     Batch,
@@ -22,7 +23,6 @@ from exporter.records import (
     StageGpu,
     StageMap,
 )
-from exporter.server_pipelines import ServerPipelines
 from tests.h200_recordings import records_of
 
 T0 = 1_796_032_800.0

@@ -19,7 +19,7 @@ from exporter.records import (
     SourceUnavailableError,
 )
 from exporter.sources import Emit, Position
-from exporter.sources.server_probe import ServerProbe
+from exporter.sources.server.probe import ServerProbe
 from exporter.stage_map import StageMapper
 
 T = 1_796_000_000.0

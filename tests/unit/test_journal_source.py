@@ -20,9 +20,9 @@ import pytest
 
 from exporter.records import LogLine, Record, Refusal, SourceUnavailableError
 from exporter.sources import Position
-from exporter.sources.journal import JournalMatch, JournalSource
-from exporter.sources.journal_entries import EntryReader
-from exporter.sources.journal_position import ReadTo
+from exporter.sources.journal.entries import EntryReader
+from exporter.sources.journal.position import ReadTo
+from exporter.sources.journal.source import JournalMatch, JournalSource
 from tests.journal_writer import JournalWriter, journal_remote
 from tests.journald import hand_started_journald, why_not
 
@@ -658,7 +658,7 @@ def test_a_missing_library_names_what_to_install() -> None:
     script = (
         "import asyncio, sys\n"
         "sys.modules['systemd'] = None\n"
-        "from exporter.sources.journal import JournalMatch, JournalSource\n"
+        "from exporter.sources.journal.source import JournalMatch, JournalSource\n"
         "source = JournalSource('kimi', JournalMatch(unit='x.service'), bool)\n"
         "asyncio.run(source.open(None))\n"
     )

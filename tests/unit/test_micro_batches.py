@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from exporter.admission import Admission
-from exporter.micro_batches import Activity, SlotObserver, coprime_interval
-from exporter.pipeline_figures import SlotFigures
+from exporter.pipeline.figures import SlotFigures
+from exporter.pipeline.micro_batches import Activity, SlotObserver, coprime_interval
+from exporter.pipeline.server import ServerPipelines
+from exporter.pipeline.server_facts import local_pp_ranks, micro_batch_slots
 from exporter.records import (
     Batch,
     FactValue,
@@ -21,8 +23,6 @@ from exporter.records import (
     ServerFacts,
     StageMap,
 )
-from exporter.server_facts import local_pp_ranks, micro_batch_slots
-from exporter.server_pipelines import ServerPipelines
 from tests.h200_recordings import records_of
 from tests.journal_export import DATA, REAL_JOURNALS, real_journal
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.pipeline_figures import StageState
+from exporter.pipeline.figures import StageState
+from exporter.pipeline.server_facts import local_pp_ranks
 from exporter.pipeline_model import PipelineModel
 from exporter.records import (
     Batch,
@@ -27,7 +28,6 @@ from exporter.records import (
     StageMap,
     XidError,
 )
-from exporter.server_facts import local_pp_ranks
 from exporter.server_state import MAX_STAGES
 from exporter.snapshot import GpuSnapshot, Snapshot, StageSnapshot
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.server_args import ALLOWED, MAX_TEXT_CHARS, parse_server_args, render_server_args
+from exporter.sglang.server_args import (
+    ALLOWED,
+    MAX_TEXT_CHARS,
+    parse_server_args,
+    render_server_args,
+)
 from tests.journal_export import REAL_JOURNALS, real_journal
 
 KEY = "sk-hidden-4711"

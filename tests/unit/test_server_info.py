@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.known_facts import FACTS, is_usable
-from exporter.server_args import ALLOWED
-from exporter.server_info import NotServerInfoError, parse_server_info
+from exporter.sglang.known_facts import FACTS, is_usable
+from exporter.sglang.server_args import ALLOWED
+from exporter.sglang.server_info import NotServerInfoError, parse_server_info
 from tests.sglang_server import API_KEY, answer
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from exporter.records import Record, ServerFacts
-from exporter.sources.server_answer import MOST_BYTES
-from exporter.sources.server_probe import MOST_UNUSABLE_ANSWERS, ServerProbe
+from exporter.sources.server.answer import MOST_BYTES
+from exporter.sources.server.probe import MOST_UNUSABLE_ANSWERS, ServerProbe
 from tests.sglang_server import API_KEY, RawServer, SglangServer, answer
 
 T = 1_796_000_000.0

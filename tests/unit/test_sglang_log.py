@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter import sglang_log
-from exporter.batch_line import BatchLine, Figures, take_apart
-from exporter.process_title import ranks_named
 from exporter.records import Batch, EventKind, Mode, Refusal
+from exporter.sglang.batch_line import BatchLine, Figures, take_apart
+from exporter.sglang.process_title import ranks_named
 from exporter.sglang_log import (
     ArgsLine,
     CapacityLine,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from exporter.config import ServerConfig
-from exporter.rank_formula import place_ranks
 from exporter.records import (
     Batch,
     FactValue,
@@ -18,6 +17,7 @@ from exporter.records import (
     StageMap,
     XidError,
 )
+from exporter.sglang.rank_formula import place_ranks
 from exporter.stage_map import StageMapper
 
 NOW = 1_790_000_000.0

@@ -9,7 +9,7 @@ import pytest
 
 from exporter.collector import ExporterState
 from exporter.config import Config
-from exporter.pipeline_figures import SecondFigures
+from exporter.pipeline.figures import SecondFigures
 from exporter.records import SourceHealth
 from exporter.snapshot import Snapshot
 from exporter.web import CannotListenError, WebServer

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from exporter.records import LogLine, SourceHealth, SourceUnavailableError
 from exporter.sources import Emit, IsWanted, Position
-from exporter.sources.journal_entries import EntryDecoder, JournalMatch, MatchField
-from exporter.sources.journal_facts import look_back
-from exporter.sources.journal_position import ReadTo
-from exporter.sources.journal_tail import JournalTail, open_another
+from exporter.sources.journal.entries import EntryDecoder, JournalMatch, MatchField
+from exporter.sources.journal.facts import look_back
+from exporter.sources.journal.position import ReadTo
+from exporter.sources.journal.tail import JournalTail, open_another
 
 __all__ = ["JournalMatch", "JournalSource", "MatchField"]
 

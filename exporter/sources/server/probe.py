@@ -26,9 +26,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from exporter.records import FactValue, ServerFacts, SourceHealth
-from exporter.server_info import NotServerInfoError, parse_server_info
+from exporter.sglang.server_info import NotServerInfoError, parse_server_info
 from exporter.sources import Emit, Position
-from exporter.sources.server_answer import (
+from exporter.sources.server.answer import (
     ANSWER_SECONDS,
     NoAnswerError,
     NoSuchPathError,
@@ -37,7 +37,7 @@ from exporter.sources.server_answer import (
     UnusableAnswerError,
     fetch,
 )
-from exporter.sources.token_file import read_token
+from exporter.sources.server.token_file import read_token
 
 FIRST_PAUSE_SECONDS = 5.0
 LAST_PAUSE_SECONDS = 60.0

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from itertools import accumulate, islice, pairwise
 from typing import NamedTuple
 
-from exporter.activity_slices import Slice
+from exporter.activity.slices import Slice
 
 WAITING_RANGE_RATIO = 0.2
 """A kernel that only waits draws at most this share of the range from idle to the power limit: a

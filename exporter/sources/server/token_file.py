@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from exporter.sources.server_answer import NoAnswerError
+from exporter.sources.server.answer import NoAnswerError
 
 MOST_BYTES = 4096
 

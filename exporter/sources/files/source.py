@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 
 from exporter.records import LogLine, SourceHealth, SourceUnavailableError
 from exporter.sources import Emit, IsWanted, Position
-from exporter.sources.container_log import ContainerLog, LineSplitter, UnwrappedLine
-from exporter.sources.file_set import FileSet
-from exporter.sources.followed_file import Bookmark, FollowedFile
-from exporter.sources.text_lines import TextLines
+from exporter.sources.files.container_log import ContainerLog, LineSplitter, UnwrappedLine
+from exporter.sources.files.file_set import FileSet
+from exporter.sources.files.followed_file import Bookmark, FollowedFile
+from exporter.sources.files.text_lines import TextLines
 
 POLL_SECONDS = 0.2
 SCAN_SECONDS = 1.0

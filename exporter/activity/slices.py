@@ -7,6 +7,7 @@ time; a gap in the utilization ring makes no slice.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from exporter.records import GpmWindow, RingSamples, Signal
@@ -205,3 +206,15 @@ class Alignment:
                 covered += overlap
                 resident += overlap * sample.value
         return resident / covered if covered > 0.5 * (ended_at - started_at) else None
+
+
+def following_at_once(slices: Sequence[Slice], index: int) -> list[Slice]:
+    """The slices after that one, up to a hole in time."""
+    found: list[Slice] = []
+    ended_at = slices[index].ended_at
+    for slice_ in slices[index + 1 :]:
+        if slice_.started_at > ended_at:
+            break
+        found.append(slice_)
+        ended_at = slice_.ended_at
+    return found

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from exporter.activity_grid import CELLS_PER_SECOND, ActivityGrid, GpuSecond
-from exporter.bubbles import (
+from exporter.pipeline.bubbles import (
     StageSecond,
     Together,
     combine_ranks,
@@ -21,8 +20,9 @@ from exporter.bubbles import (
     join_stages,
     working_span,
 )
-from exporter.in_flight import InFlight
-from exporter.pipeline_figures import StageState
+from exporter.pipeline.figures import StageState
+from exporter.pipeline.grid import CELLS_PER_SECOND, ActivityGrid, GpuSecond
+from exporter.pipeline.in_flight import InFlight
 from exporter.records import ActivityWindow, Batch, Method
 
 OVERDUE_SECONDS = 3.0

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 from exporter.records import SourceHealth, SourceUnavailableError
-from exporter.sources.journal_damage import DamageWatch
-from exporter.sources.journal_entries import SUPPRESSED_MESSAGE_ID, EntryReader, JournalMatch
-from exporter.sources.journal_position import ReadTo, settle, settle_at_end
+from exporter.sources.journal.damage import DamageWatch
+from exporter.sources.journal.entries import SUPPRESSED_MESSAGE_ID, EntryReader, JournalMatch
+from exporter.sources.journal.position import ReadTo, settle, settle_at_end
 
 MAX_INVALIDATIONS_A_TURN = 8
 
@@ -174,10 +174,10 @@ def open_another(match: JournalMatch, directory: Path | None) -> EntryReader:
 def _library() -> ModuleType:
     """The door to libsystemd, imported late: files and stdin work without it."""
     try:
-        from exporter.sources import journal_reader  # noqa: PLC0415 - see above
+        from exporter.sources.journal import reader  # noqa: PLC0415 - see above
     except ImportError as error:
         raise SourceUnavailableError(
             f"cannot read the journal: {error}; pip install systemd-python "
             "(to build it: apt install libsystemd-dev pkg-config gcc python3-dev)"
         ) from error
-    return journal_reader
+    return reader

@@ -13,7 +13,7 @@ from typing import cast
 from systemd import id128, journal  # noqa: TID251 - this is the one door
 
 from exporter.records import SourceUnavailableError
-from exporter.sources.journal_entries import DATA_THRESHOLD_BYTES, EntryReader
+from exporter.sources.journal.entries import DATA_THRESHOLD_BYTES, EntryReader
 
 INVALIDATE: int = journal.INVALIDATE
 SYSTEM_ROOTS = (Path("/var/log/journal"), Path("/run/log/journal"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from exporter.activity_grid import CELL_SECONDS, CELLS_PER_SECOND, METHODS, GpuSecond
+from exporter.pipeline.grid import CELL_SECONDS, CELLS_PER_SECOND, METHODS, GpuSecond
 from exporter.records import Method
 
 TELLS_WAITING = frozenset({Method.GPM, Method.POWER})

@@ -9,24 +9,24 @@ GPU's own signals is left to residency, never guessed.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from exporter.activity_gpm import (
+from exporter.activity.gpm import (
     Bracket,
     least_working_ratio,
     working_bracket,
 )
-from exporter.activity_levels import LONGEST_SAMPLE_SECONDS, LevelLearner
-from exporter.activity_power import (
+from exporter.activity.levels import LONGEST_SAMPLE_SECONDS, LevelLearner
+from exporter.activity.power import (
     KnownLevels,
     LearnedLevels,
     Split,
     scaled,
     waiting_seconds,
 )
-from exporter.activity_slices import Alignment, Slice
+from exporter.activity.slices import Alignment, Slice, following_at_once
 from exporter.records import (
     ActivityLevel,
     ActivityWindow,
@@ -216,7 +216,7 @@ class GpuActivity:
             if not slice_.pieces or not self.has_peers:
                 splits.append(None)
                 continue
-            splits.append(self._learned.split(slice_, _following(known, index)))
+            splits.append(self._learned.split(slice_, following_at_once(known, index)))
         return splits
 
     def _by_gpm(self, block: _Block) -> Bracket | None:
@@ -293,15 +293,3 @@ class GpuActivity:
             waiting = max(slice_.resident_ratio - working_ratio, 0.0)
         start, end = slice_.started_at, slice_.ended_at
         return ActivityWindow(self._gpu, start, end, working_ratio, waiting, method)
-
-
-def _following(slices: Sequence[Slice], index: int) -> list[Slice]:
-    """The slices after that one, up to a hole in time."""
-    found: list[Slice] = []
-    ended_at = slices[index].ended_at
-    for slice_ in slices[index + 1 :]:
-        if slice_.started_at > ended_at:
-            break
-        found.append(slice_)
-        ended_at = slice_.ended_at
-    return found

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from statistics import fmean, median_low
 
-from exporter.pipeline_figures import SlotFigures
+from exporter.pipeline.figures import SlotFigures
+from exporter.pipeline.server_facts import count_of, micro_batch_slots
+from exporter.pipeline.slot_passes import Line, find_pattern, passes, slots_by_pattern
 from exporter.records import Batch, FactValue, LoadEvent, LoadPhase, Mode
-from exporter.server_facts import count_of, micro_batch_slots
-from exporter.slot_passes import Line, find_pattern, passes, slots_by_pattern
 
 MEAN_SECONDS = 30.0
 STALE_GAPS = 4.0

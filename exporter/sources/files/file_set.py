@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from exporter.sources.followed_file import Bookmark, FileKey, FollowedFile
+from exporter.sources.files.followed_file import Bookmark, FileKey, FollowedFile
 
 RETIRED_SECONDS: Final = 60.0
 """A renamed or deleted file may be written to until its writer opens the new one."""

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from exporter.sources import Position
-from exporter.sources.journal_entries import EntryReader
+from exporter.sources.journal.entries import EntryReader
 
 _CURSOR = re.compile(
     r"s=[0-9a-f]{32};i=(?P<seqnum>[0-9a-f]{1,16});b=[0-9a-f]{32};m=[0-9a-f]{1,16};"

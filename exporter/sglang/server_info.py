@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from exporter.known_facts import FACTS, MAX_TEXT_CHARS, is_secret_name, is_usable, reveals
 from exporter.records import FactValue
+from exporter.sglang.known_facts import FACTS, MAX_TEXT_CHARS, is_secret_name, is_usable, reveals
 
 _NODES_OWN = ("node_rank", "base_gpu_id", "gpu_id_step")
 _SETTLED = {

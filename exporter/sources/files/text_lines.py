@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from exporter.records import LogLine, Refusal, SourceHealth
 from exporter.sources import IsWanted
-from exporter.sources.container_log import UnwrappedLine
+from exporter.sources.files.container_log import UnwrappedLine
 
 
 class TextLines:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import fmean, pvariance
 
-from exporter.bubbles import Together
-from exporter.pipeline_clock import PipelineClock, Second
-from exporter.pipeline_figures import SecondFigures, StageFigures, Variance
+from exporter.pipeline.bubbles import Together
+from exporter.pipeline.clock import PipelineClock, Second
+from exporter.pipeline.figures import SecondFigures, StageFigures, Variance
 
 MEAN_SECONDS = 30
 LEAST_MEAN_SECONDS = 10.0

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from exporter.records import LogLine
-from exporter.sources.journal_entries import (
+from exporter.sources.journal.entries import (
     SCHEDULER_TITLE,
     EntryDecoder,
     EntryReader,
@@ -19,7 +19,7 @@ from exporter.sources.journal_entries import (
     MatchField,
     field_or_none,
 )
-from exporter.sources.journal_position import ReadTo
+from exporter.sources.journal.position import ReadTo
 
 FIRED_UP = b"fired up and ready to roll"
 SERVER_ARGS = b"server_args="

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from exporter.batch_fields import FIELDS, HYBRID_KEYS, MATCHERS, Field, Value, read_value
 from exporter.records import Mode
+from exporter.sglang.batch_fields import FIELDS, HYBRID_KEYS, MATCHERS, Field, Value, read_value
 
 MAX_LINE_CHARS = 4096
 MAX_FIELDS = 48

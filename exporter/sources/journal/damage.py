@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.sources.journal_entries import EntryReader, JournalMatch
+from exporter.sources.journal.entries import EntryReader, JournalMatch
 
 _HEADER = struct.Struct("<8s144xQ32xQ")
 """Signature, n_entries at 152, tail_entry_realtime at 192."""

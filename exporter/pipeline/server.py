@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exporter.gain_fit import GainFit, Operation
-from exporter.micro_batches import Activity, SlotObserver
-from exporter.pipeline_clock import PipelineClock, Second
-from exporter.pipeline_figures import PipelineFigures, SecondFigures
-from exporter.pipeline_means import (
+from exporter.pipeline.clock import PipelineClock, Second
+from exporter.pipeline.figures import PipelineFigures, SecondFigures
+from exporter.pipeline.gain_fit import GainFit, Operation
+from exporter.pipeline.means import (
     active_mean,
     bubble,
     inflight_occupancy,
@@ -25,6 +24,8 @@ from exporter.pipeline_means import (
     stage_figures,
     variance,
 )
+from exporter.pipeline.micro_batches import Activity, SlotObserver
+from exporter.pipeline.server_facts import count_of, local_pp_ranks
 from exporter.records import (
     ActivityWindow,
     Batch,
@@ -35,7 +36,6 @@ from exporter.records import (
     ServerFacts,
     StageMap,
 )
-from exporter.server_facts import count_of, local_pp_ranks
 
 _MOST_PIPELINES = 64
 _OBSERVE_SECONDS = 10.0

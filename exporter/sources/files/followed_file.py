@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.sources.container_log import (
+from exporter.sources.files.container_log import (
     MAX_LINE_BYTES,
     ContainerLog,
     LineSplitter,

@@ -15,7 +15,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from exporter.known_facts import (
+from exporter.records import FactValue
+from exporter.sglang.known_facts import (
     ARGUMENTS,
     MAX_TEXT_CHARS,
     Kind,
@@ -23,7 +24,6 @@ from exporter.known_facts import (
     is_usable,
     reveals,
 )
-from exporter.records import FactValue
 
 __all__ = ["ALLOWED", "MAX_TEXT_CHARS", "parse_server_args", "render_server_args"]
 

@@ -1,0 +1,1 @@
+"""What the stages of one server do together: bubbles, time in flight, micro-batch slots."""

@@ -1,0 +1,1 @@
+"""What SGLang's texts say: log lines, arguments, answers, process titles."""

@@ -1,0 +1,1 @@
+"""Log files and stdin as sources."""

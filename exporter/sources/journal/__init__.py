@@ -1,0 +1,1 @@
+"""The systemd journal as a source; `reader` is the only door to it."""

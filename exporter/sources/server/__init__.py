@@ -1,0 +1,1 @@
+"""SGLang's own HTTP endpoint as a source of facts."""
