@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from exporter import __version__
 from exporter.admission import Admission
 from exporter.collector import ExporterState
+from exporter.method_log import MethodLog
 from exporter.pipeline.figures import SecondFigures
 from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
@@ -80,6 +81,7 @@ class Ingest:
         self._positions = positions
         self._sampler = sampler
         self._tap = tap
+        self._methods = MethodLog()
         self._opened: set[str] = set()
         self._probes = {
             feed.server: feed.source for feed in feeds if isinstance(feed.source, ServerProbe)
@@ -218,6 +220,7 @@ class Ingest:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            self._methods.look(self.snapshot())
             if self._positions is not None:
                 self._positions.tick(self._read_positions())
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from exporter.activity.levels import STEADY_RATIO, LevelLearner
+from exporter.activity.proof import MANY, filled_slices, proven_pieces
 from exporter.activity.slices import Piece, Slice
 
 _OVERDRAW_SHARE = 0.1
@@ -28,11 +29,6 @@ _IDLE_DRAW_RATIO = 0.02
 """Resident, yet within this share of the range from idle to the power limit: nothing works. The
 smallest NCCL-like spin on an H200 adds 8 of 576 W, the least decode load there 290 W."""
 _LEAST_RESIDENT_RATIO = 0.05
-_UNBROKEN_SLICES = 1
-"""Slices that one stretch of work may fill from end to end and still be one pass."""
-_MANY = 1000
-_DIP_RATIO = 0.05
-"""A fall and rise by this share of the draw over waiting is a wait, not a pass's own wander."""
 
 
 class KnownLevels:
@@ -121,7 +117,7 @@ class LearnedLevels:
     def __init__(self, learner: LevelLearner) -> None:
         self._learner = learner
         self._reference_watts = 0.0
-        self._filled_since_rest = _MANY
+        self._filled_since_rest = MANY
 
     def split(self, slice_: Slice, following: Sequence[Slice]) -> Split | None:
         """Splits the next slice; `None` where nothing is proven.
@@ -139,7 +135,7 @@ class LearnedLevels:
         total, resident = sum(working), slice_.resident_seconds
         level = waiting + band
         filled_before = self._filled_since_rest
-        filled = _filled(slice_, level, waiting)
+        filled = filled_slices(slice_, level, waiting)
         self._filled_since_rest = 0 if 0.0 in working else filled_before + filled
         if total > resident * (1 + _OVERRUN_RATIO) + _OVERRUN_SECONDS:
             return None
@@ -147,10 +143,10 @@ class LearnedLevels:
         for after in following:
             if any(piece.watts <= level for piece in after.pieces):
                 break
-            filled_after += _filled(after, level, waiting)
+            filled_after += filled_slices(after, level, waiting)
         else:
-            filled_after = _MANY
-        proven = _proven(working, filled, filled_before, filled_after)
+            filled_after = MANY
+        proven = proven_pieces(working, filled, filled_before, filled_after)
         if not self._learner.passes_resolved:
             proven = [seconds == 0.0 for seconds in working]
         if total > resident:
@@ -178,47 +174,6 @@ class LearnedLevels:
         if excess_joules > _IDLE_DRAW_RATIO * (limit - idle) * slice_.resident_seconds:
             return None
         return Split.of([0.0] * len(slice_.pieces))
-
-
-def _filled(slice_: Slice, level: float, waiting: float) -> int:
-    """One for a slice that a single pass fills; many for any other.
-
-    A pass rises, overshoots and decays; a draw that falls and rises again hides a wait.
-    """
-    watts = [piece.watts for piece in slice_.pieces]
-    if not watts or min(watts) <= level:
-        return _MANY
-    dip = _DIP_RATIO * (max(watts) - waiting)
-    highest = lowest = watts[0]
-    for value in watts:
-        if value > lowest + dip and lowest < highest - dip:
-            return _MANY
-        if value > highest:
-            highest = lowest = value
-        lowest = min(lowest, value)
-    return 1
-
-
-def _proven(
-    working: Sequence[float], filled: int, filled_before: int, filled_after: int
-) -> list[bool]:
-    """Which pieces are proven: those that rest, and stretches of work with rest on both sides.
-
-    Args:
-        working: Working seconds of each piece of a slice; 0 rests.
-        filled: What a slice without rest counts for: 1 if one pass fills it.
-        filled_before: Slices filled by work between this one and the last that had a rest.
-        filled_after: The same towards the next that has one.
-    """
-    rests = [index for index, seconds in enumerate(working) if seconds == 0.0]
-    if not rests:
-        return [filled_before + filled + filled_after <= _UNBROKEN_SLICES] * len(working)
-    first, last = rests[0], rests[-1]
-    return [
-        (index >= first or filled_before <= _UNBROKEN_SLICES)
-        and (index <= last or filled_after <= _UNBROKEN_SLICES)
-        for index in range(len(working))
-    ]
 
 
 def pass_share(

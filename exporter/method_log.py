@@ -1,0 +1,47 @@
+"""Logs when a stage's working share comes to be known by another method, once it has settled.
+
+Methods may alternate for a moment while levels are learned: only what holds is worth a line.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from exporter.records import Method
+from exporter.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+SETTLED_LOOKS = 3
+"""Looks in a row at which the new method must be found."""
+
+_Stage = tuple[str, int, int]
+
+
+class MethodLog:
+    """Remembers the method of each stage; looked at every few seconds."""
+
+    def __init__(self) -> None:
+        self._told: dict[_Stage, Method] = {}
+        self._seen: dict[_Stage, tuple[Method, int]] = {}
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Takes note of every stage's method now."""
+        for server in snapshot.servers:
+            for pipeline in server.pipelines:
+                for stage in pipeline.stages:
+                    if stage.method is not None:
+                        self._note((server.name, pipeline.dp_rank, stage.pp_rank), stage.method)
+
+    def _note(self, stage: _Stage, method: Method) -> None:
+        before, looks = self._seen.get(stage, (method, 0))
+        looks = looks + 1 if method is before else 1
+        self._seen[stage] = (method, looks)
+        if looks == SETTLED_LOOKS and self._told.get(stage) is not method:
+            log.info(
+                "working share is known by %s, before by %s server=%s dp_rank=%d pp_rank=%d",
+                method.value,
+                self._told.get(stage, "nothing"),
+                *stage,
+            )
+            self._told[stage] = method
