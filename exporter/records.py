@@ -80,18 +80,6 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
-    """The place of a process in the server; `None` where neither text nor title says."""
-
-    dp: int | None = None
-    pp: int | None = None
-    tp: int | None = None
-    attn_cp: int | None = None
-    moe_dp: int | None = None
-    ep: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """One accepted Prefill or Decode line of a scheduler process.
 

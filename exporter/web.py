@@ -7,7 +7,6 @@ shows a path or a stack trace.
 from __future__ import annotations
 
 import gzip
-import html
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -19,9 +18,10 @@ from prometheus_client.process_collector import ProcessCollector
 from exporter.api import pipeline_json, timeline_json
 from exporter.collector import ExporterState, SnapshotCollector
 from exporter.config import Config
+from exporter.landing_page import landing_page
 from exporter.pipeline.figures import SecondFigures
 from exporter.records import SourceHealth
-from exporter.snapshot import ServerSnapshot, Snapshot
+from exporter.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class WebServer:
         )
 
     async def _landing(self, _request: web.Request) -> web.Response:
-        page = _landing_page(self._served.snapshot(), self._served.healths())
+        page = landing_page(self._served.snapshot(), self._served.healths())
         return web.Response(
             text=page,
             content_type="text/html",
@@ -166,68 +166,3 @@ async def _plain_errors(request: web.Request, handler: web.Handler) -> web.Strea
         log.exception("a request failed path=%r", request.path)
         return web.Response(status=500, text="500 Internal Server Error\n")
     return response
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>SGLang pipeline exporter</title>
-<meta name="viewport" content="width=device-width">
-<style>
-:root {{ color-scheme: light dark }}
-body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem }}
-table {{ border-collapse: collapse; margin: .5rem 0 1.5rem }}
-th, td {{ padding: .2rem .9rem .2rem 0; text-align: right; font-variant-numeric: tabular-nums }}
-th:first-child, td:first-child {{ text-align: left }}
-thead th {{ border-bottom: 1px solid }}
-td.text {{ text-align: left }}
-</style></head><body>
-<h1>SGLang pipeline exporter</h1>
-<p><a href="/metrics">/metrics</a> · <a href="/-/ready">/-/ready</a> · <a href="/-/healthy">/-/healthy</a></p>
-<h2>Sources</h2>
-<table><thead><tr><th>source</th><th>state</th><th>log entries</th><th></th></tr></thead>
-<tbody>{sources}</tbody></table>
-{servers}
-</body></html>
-"""
-
-
-def _landing_page(snapshot: Snapshot, healths: tuple[SourceHealth, ...]) -> str:
-    sources = "".join(
-        f"<tr><td>{html.escape(h.name)}</td><td>{'read' if h.up else 'not read'}</td>"
-        f"<td>{h.lines or ''}</td><td class=text>{html.escape(h.last_error or '')}</td></tr>"
-        for h in healths
-    )
-    servers = "".join(_server_section(server) for server in snapshot.servers)
-    if not servers:
-        servers = "<p>No line of an SGLang scheduler yet. Batch lines appear once it serves.</p>"
-    return _PAGE.format(sources=sources, servers=servers)
-
-
-def _server_section(server: ServerSnapshot) -> str:
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td>{html.escape(cell)}</td>"
-            for cell in (
-                f"{stage.dp_rank} / {stage.pp_rank}",
-                _number(stage.running_reqs),
-                _number(stage.queued_reqs),
-                _number(stage.generation_tokens_per_second),
-                _number(stage.gpu_utilization_ratio, percent=True),
-                ", ".join(map(str, stage.gpus)) or "unknown",
-            )
-        )
-        + "</tr>"
-        for stage in server.stages
-    )
-    return (
-        f"<h2>{html.escape(server.name)}</h2><table><thead><tr><th>dp / pp rank</th>"
-        "<th>running (one micro-batch)</th><th>queued</th><th>tokens/s (all stages)</th>"
-        "<th>kernel resident</th><th>GPU</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table>"
-    )
-
-
-def _number(value: float | None, *, percent: bool = False) -> str:
-    if value is None:
-        return "unknown"
-    return f"{value:.0%}" if percent else f"{value:,.0f}"
