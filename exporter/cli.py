@@ -22,9 +22,20 @@ from exporter.config import (
     parse_listen,
 )
 from exporter.positions import StateFileInUseError
+from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
 from exporter.simulator import SCENARIOS
 from exporter.web import CannotListenError
+
+FAILURES = (
+    ConfigError,
+    CannotListenError,
+    daemon.CannotRecordError,
+    StateFileInUseError,
+    FatalSourceError,
+    OSError,
+)
+"""What ends a command with a message; each names its remedy."""
 
 EXIT_OK = 0
 EXIT_ERROR = 3
@@ -58,7 +69,7 @@ def _listen(text: str) -> tuple[str | None, int]:
     try:
         return parse_listen(text)
     except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        raise argparse.ArgumentTypeError(str(error).removeprefix("listen: ")) from error
 
 
 def _seconds(text: str) -> float:
@@ -71,12 +82,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _add_listen(parser: argparse.ArgumentParser) -> None:
+def _add_listen(parser: argparse.ArgumentParser, default: str = "") -> None:
     parser.add_argument(
         "--listen",
         type=_listen,
         metavar="ADDRESS:PORT",
-        help=f"where to serve HTTP; :PORT means all addresses (default: :{DEFAULT_PORT})",
+        help=f"where to serve HTTP; :PORT means all addresses (default: {default}:{DEFAULT_PORT})",
     )
 
 
@@ -136,7 +147,7 @@ def _add_demo(commands: _Commands) -> None:
         metavar="NAME",
         help="what the simulated server suffers from (default: healthy)",
     )
-    _add_listen(demo)
+    _add_listen(demo, default="127.0.0.1")
 
 
 def _add_recordings(commands: _Commands) -> None:
@@ -217,20 +228,23 @@ def _run(arguments: argparse.Namespace) -> None:
             asyncio.run(daemon.serve(_config(arguments)))
         case "demo":
             with tempfile.TemporaryDirectory(prefix="sglang-pipeline-demo-") as directory:
-                config = _with_listen(Config(servers=()), arguments)
+                # Everything is made up and nothing is protected: for this machine alone by default.
+                demo = Config(servers=(), listen_host="127.0.0.1")
+                config = _with_listen(demo, arguments)
                 asyncio.run(daemon.demo(arguments.scenario, config, Path(directory)))
         case "record":
             asyncio.run(daemon.record(_config(arguments), arguments.duration, arguments.output))
         case "replay" if arguments.once:
             sys.stdout.write(daemon.replay_once(arguments.recording))
         case "replay":
+            read_records(arguments.recording).close()  # a bad file is named before anything starts
             asyncio.run(
                 daemon.replay(arguments.recording, _with_listen(Config(servers=()), arguments))
             )
         case "check-config":
             config = load(arguments.file)
             names = ", ".join(server.name for server in config.servers)
-            print(f"{arguments.file}: good ({len(config.servers)} servers: {names})")
+            print(f"{arguments.file}: good (servers: {names})")
 
 
 def help_text() -> str:

@@ -160,7 +160,7 @@ class SnapshotCollector:
         if not gpu.ranks:
             self._put(catalog.GPU_INFO, (*identity, "", "", "", ""), 1)
         for key, value in (
-            (catalog.GPU_UP, int(gpu.up)),
+            (catalog.GPU_UP, gpu.up),
             (catalog.GPU_UTILIZATION, gpu.utilization_ratio),
             (catalog.GPU_RESIDENT_SECONDS, gpu.resident_seconds),
             (catalog.GPU_SM_ACTIVE_SECONDS, gpu.sm_active_seconds),

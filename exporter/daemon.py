@@ -40,6 +40,10 @@ PROC = Path("/proc")
 PROGRESS_SECONDS = 1.0
 
 
+class CannotRecordError(Exception):
+    """The recording cannot be written; the message names the remedy."""
+
+
 # --- wiring ------------------------------------------------------------------------------------
 
 
@@ -103,6 +107,9 @@ async def _stopped() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):  # a second one must not cut the clean end short
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _first_of(*tasks: asyncio.Task[None]) -> None:
@@ -122,6 +129,8 @@ async def _serve(ingest: Ingest, config: Config, greeting: str) -> None:
     server = WebServer(ingest)
     await server.start(config)
     log.info(greeting, f"http://{config.listen_host or '127.0.0.1'}:{server.port}")
+    if config.listen_host is None:
+        log.info("it answers on all addresses of this machine; --listen ADDRESS:PORT narrows that")
     reading = asyncio.create_task(ingest.run(), name="ingest")
     stopping = asyncio.create_task(_stopped(), name="signals")
     try:
@@ -183,12 +192,19 @@ async def demo(scenario: str, config: Config, directory: Path) -> None:
 
 async def record(config: Config, seconds: float, output: Path) -> None:
     """Writes what the sources say to a recording for a while, or until a signal."""
-    with RecordingWriter(output) as writer:
+    try:
+        opened = RecordingWriter(output)
+    except OSError as error:
+        raise CannotRecordError(
+            f"cannot write the recording {output}: {error.strerror}; name a file in a folder that "
+            "exists and may be written, with --output"
+        ) from error
+    with opened as writer:
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def tap(made: Record, line: LogLine | None) -> None:
             try:
-                if line is None:
+                if line is None or line.facts_only:
                     writer.write(made)
                 elif (text := storable(line.message)) is not None:
                     writer.write_log(line, text)
@@ -206,7 +222,8 @@ async def record(config: Config, seconds: float, output: Path) -> None:
             asyncio.create_task(failed(), name="disk"),
             asyncio.create_task(_progress(ingest, writer, seconds), name="progress"),
         )
-    sys.stderr.write(f"\nwrote {writer.lines} lines to {output}\n")
+    nothing = "; nothing was seen, see the warnings above" if writer.lines == 0 else ""
+    sys.stderr.write(f"\nwrote {writer.lines} lines to {output}{nothing}\n")
 
 
 async def _progress(ingest: Ingest, writer: RecordingWriter, seconds: float) -> None:

@@ -28,7 +28,7 @@ class GpuSeries:
 
     def __init__(self, gpu: int) -> None:
         self.identity = GpuIdentity(gpu, uuid="")
-        self.up = True
+        self.up: bool | None = None
         self.down_reason: str | None = None
         self.utilization = SignalIntegral()
         self.power = SignalIntegral()
@@ -44,9 +44,12 @@ class GpuSeries:
         if self.identity.uuid and identity.uuid != self.identity.uuid:
             self.__init__(identity.gpu)  # type: ignore[misc]  # the same slot, another card
         self.identity = identity
+        if self.up is None and identity.model is not None:
+            self.up = True
 
     def fold_samples(self, record: RingSamples) -> None:
         """Integrates ring samples of utilization or power."""
+        self.up = True if self.up is None else self.up
         integral = self.utilization if record.signal is Signal.UTILIZATION else self.power
         for taken_at, value in record.samples:
             integral.add_sample(taken_at, record.nominal_seconds, value)
@@ -97,7 +100,7 @@ class GpuSeries:
     def utilization_second(self, now: float) -> int | None:
         """The newest complete second of the ring; `None` if there is none or it is stale."""
         second = self.utilization.last_complete_second()
-        if second is None or not self.up or now - (second + 1) > GAUGE_FRESH_SECONDS:
+        if second is None or self.up is False or now - (second + 1) > GAUGE_FRESH_SECONDS:
             return None
         return second
 
@@ -126,7 +129,7 @@ class GpuSeries:
             power_watts=self._power(now, gauges),
             power_limit_watts=(
                 gauges.power_limit_watts
-                if gauges.power_limit_watts is not None or not self.up
+                if gauges.power_limit_watts is not None or self.up is False
                 else self.identity.power_limit_watts
             ),
             energy_joules=self._rare_value("energy_joules", now),
@@ -149,7 +152,11 @@ class GpuSeries:
 
     def _power(self, now: float, gauges: GpuGauges) -> float | None:
         second = self.power.last_complete_second()
-        if second is not None and self.up and now - (second + 1) <= GAUGE_FRESH_SECONDS:
+        if (
+            second is not None
+            and self.up is not False
+            and now - (second + 1) <= GAUGE_FRESH_SECONDS
+        ):
             mean = self.power.second_mean(second)
             if mean is not None:
                 return mean

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from exporter import __version__
 from exporter.admission import Admission
+from exporter.change_log import HintLog, MethodLog
 from exporter.collector import ExporterState
-from exporter.method_log import MethodLog
 from exporter.pipeline.figures import SecondFigures
 from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
@@ -82,6 +82,7 @@ class Ingest:
         self._sampler = sampler
         self._tap = tap
         self._methods = MethodLog()
+        self._hints = HintLog()
         self._opened: set[str] = set()
         self._probes = {
             feed.server: feed.source for feed in feeds if isinstance(feed.source, ServerProbe)
@@ -174,6 +175,7 @@ class Ingest:
         retry = FIRST_RETRY_SECONDS
         said = None
         while True:
+            started = None
             try:
                 await source.open(position)
                 self._start_position(name, source)
@@ -187,7 +189,7 @@ class Ingest:
                 log.exception("a source failed unexpectedly, it is started again source=%s", name)
                 message = "failed unexpectedly; see the exporter's log"
             else:
-                source.health.up = False
+                source.health.up, source.health.last_error = False, "its input has ended"
                 log.info("a source ended source=%s lines=%d", name, source.health.lines)
                 if feed.server is None and feed.reads_log:
                     self.finish()
@@ -197,7 +199,7 @@ class Ingest:
             if message != said:
                 log.warning("%s source=%s", message, name)
                 said = message
-            if name in self._opened and self.clock() - started > LAST_RETRY_SECONDS:
+            if started is not None and self.clock() - started > LAST_RETRY_SECONDS:
                 retry = FIRST_RETRY_SECONDS
             position = source.position() or position
             await source.close()
@@ -213,14 +215,14 @@ class Ingest:
 
     def _start_position(self, name: str, source: Source) -> None:
         self._opened.add(name)
-        position = source.position()
-        if self._positions is not None and position is not None:
+        if self._positions is not None and (position := source.position()) is not None:
             self._positions.started(name, position)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._methods.look(self.snapshot())
+            self._hints.look(self.healths())
             if self._positions is not None:
                 self._positions.tick(self._read_positions())
 

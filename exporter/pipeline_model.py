@@ -55,7 +55,7 @@ class PipelineModel:
         self._fold: dict[type, Callable[..., None]] = {
             Batch: self._fold_batch,
             ServerEvent: self._fold_event,
-            ServerFacts: lambda r: self.server(r.server).fold_facts(r),
+            ServerFacts: self._fold_facts,
             RefusedLine: lambda r: self._refused.update((r.reason,)),
             StageMap: self._fold_map,
             GpuProcesses: self._fold_processes,
@@ -99,9 +99,8 @@ class PipelineModel:
         self._unknown_fields += batch.unknown_fields
         if not batch.verified:
             server.unverified_lines += 1
-        server.prints_iterations = batch.forward_iteration is not None
-        server.prints_occupancy = batch.forward_occupancy_ratio is not None
         if stage.speaks(batch.tp_rank, batch.logged_at):
+            server.note_settings(batch)
             if not self._gpus:
                 server.fold_forward_occupancy(batch, since=stage.last_batch_at)
             stage.fold(batch)
@@ -158,13 +157,26 @@ class PipelineModel:
         server.stage_map = record
         server.pipelines.fold_map(record)
         for place in record.stages:
-            # The only rank of a server has nobody to wait for.
-            self._activity(place.gpu).has_peers = len(record.stages) > 1
+            self._activity(place.gpu)
+        self._find_peers()
         for place in record.stages:
             server.stage(place.dp_rank, place.pp_rank)
             series = self._gpu(place.gpu)
             if not series.identity.uuid and place.uuid:
                 series.fold_identity(GpuIdentity(place.gpu, place.uuid))
+
+    def _fold_facts(self, record: ServerFacts) -> None:
+        self.server(record.server).fold_facts(record)
+        self._find_peers()
+
+    def _find_peers(self) -> None:
+        """A kernel of the only rank of a server has nobody to wait for; any other may wait."""
+        alone: dict[int, bool] = {}
+        for server in self._servers.values():
+            for place in server.stage_map.stages if server.stage_map else ():
+                alone[place.gpu] = alone.get(place.gpu, True) and server.is_one_rank()
+        for gpu, activity in self._activities.items():
+            activity.has_peers = not alone.get(gpu, False)
 
     def _fold_processes(self, record: GpuProcesses) -> None:
         """A mapped process that left its GPU is gone, and so is what it claimed last."""

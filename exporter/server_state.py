@@ -52,6 +52,7 @@ class ServerState:
             self.facts = {}
             self.stage_map = None
             self._stood_in = []
+            self.prints_iterations = self.prints_occupancy = None
             for stage in self.stages.values():
                 stage.forget_gauges()
         self.facts.update(record.facts)
@@ -70,7 +71,8 @@ class ServerState:
         The figure of a line is taken for the time since the stage's line before.
         """
         ratio = batch.forward_occupancy_ratio
-        if ratio is None or since is None or self.stage_map is not None:
+        mapped = self.stage_map is not None and self.stage_map.stages
+        if ratio is None or since is None or mapped:
             return
         elapsed = batch.logged_at - since
         if not 0.0 < elapsed <= LONGEST_FORWARD_SECONDS:
@@ -92,6 +94,18 @@ class ServerState:
                 waiting_ratio=None,
                 method=Method.FORWARD_OCCUPANCY,
             )
+        )
+
+    def is_one_rank(self) -> bool:
+        """Whether it is known to have a single rank: one stage, no tensor parallelism."""
+        sizes = (count_of(self.facts, "pp_size"), count_of(self.facts, "tp_size"))
+        return sizes == (1, 1)
+
+    def note_settings(self, batch: Batch) -> None:
+        """Learns from a line which settings are on; once seen they are, until the next launch."""
+        self.prints_iterations = bool(self.prints_iterations) or batch.forward_iteration is not None
+        self.prints_occupancy = (
+            bool(self.prints_occupancy) or batch.forward_occupancy_ratio is not None
         )
 
     def recommendations(self) -> set[str]:

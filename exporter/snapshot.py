@@ -80,7 +80,8 @@ class GpuSnapshot:
     model: str | None
     pci_bus_id: str | None
     ranks: tuple[GpuRank, ...]
-    up: bool
+    up: bool | None
+    """`None` for a GPU that a stage map names and nobody has seen."""
     down_reason: str | None
     utilization_ratio: float | None
     resident_seconds: float | None

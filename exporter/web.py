@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gzip
 import logging
+import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -24,6 +26,10 @@ from exporter.records import SourceHealth
 from exporter.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
+
+_CLIENT_ERRORS = logging.getLogger(__name__ + ".client_errors")
+_CLIENT_ERRORS.setLevel(logging.CRITICAL)
+"""What aiohttp says of malformed requests: any client could fill the log with it."""
 
 SHUTDOWN_SECONDS = 1.0
 MOST_SECONDS = 300
@@ -80,7 +86,11 @@ class WebServer:
         app.router.add_get("/api/v1/timeline", self._timeline)
         app.router.add_get("/", self._landing)
         self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            logger=_CLIENT_ERRORS,
         )
         self.port = 0
 
@@ -98,7 +108,7 @@ class WebServer:
             await self._runner.cleanup()
             address = f"{config.listen_host or '*'}:{config.listen_port}"
             raise CannotListenError(
-                f"cannot listen on {address}: {error.strerror or error}; "
+                f"cannot listen on {address}: {os.strerror(error.errno or 0).lower()}; "
                 "choose another address with --listen ADDRESS:PORT"
             ) from error
         self.port = self._runner.addresses[0][1]
@@ -112,7 +122,7 @@ class WebServer:
             self._served, request.headers.get("Accept", ""), self._process
         )
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
+        if _takes_gzip(request.headers.get("Accept-Encoding", "")):
             body = gzip.compress(body, GZIP_LEVEL, mtime=0)
             headers["Content-Encoding"] = "gzip"
         if request.method == "GET":
@@ -126,7 +136,8 @@ class WebServer:
     async def _ready(self, _request: web.Request) -> web.Response:
         waiting = self._served.waiting_for()
         if not waiting:
-            return web.Response(text="ready\n")
+            notes = [f"{h.name}: {h.last_error}\n" for h in self._served.healths() if h.last_error]
+            return web.Response(text="ready\n" + "".join(notes))
         lines = [f"{name}: {reason}\n" for name, reason in waiting.items()]
         return web.Response(status=503, text="not ready\n" + "".join(lines))
 
@@ -135,7 +146,7 @@ class WebServer:
 
     async def _timeline(self, request: web.Request) -> web.Response:
         text = request.query.get("seconds", "60")
-        if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_SECONDS):
+        if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= MOST_SECONDS:
             return web.Response(
                 status=400, text=f"seconds must be a whole number from 1 to {MOST_SECONDS}\n"
             )
@@ -156,12 +167,23 @@ class WebServer:
         )
 
 
+def _takes_gzip(accept_encoding: str) -> bool:
+    """Whether gzip is named and not refused by a quality of 0 (RFC 9110, 12.5.3)."""
+    for entry in accept_encoding.lower().split(","):
+        coding, _, quality = entry.partition(";")
+        if coding.strip() in ("gzip", "x-gzip"):
+            return not re.fullmatch(r"\s*q\s*=\s*0(\.0{0,3})?\s*", quality)
+    return False
+
+
 @web.middleware
 async def _plain_errors(request: web.Request, handler: web.Handler) -> web.StreamResponse:  # type: ignore[name-defined]  # aiohttp keeps its handler type private
     try:
         response: web.StreamResponse = await handler(request)
     except web.HTTPException as error:
-        return web.Response(status=error.status, text=f"{error.status} {error.reason}\n")
+        allow = {key: error.headers[key] for key in ("Allow",) if key in error.headers}
+        text = f"{error.status} {error.reason}\n"
+        return web.Response(status=error.status, text=text, headers=allow)
     except Exception:
         log.exception("a request failed path=%r", request.path)
         return web.Response(status=500, text="500 Internal Server Error\n")

@@ -85,6 +85,7 @@ class ServerPipelines:
                 pipeline.clock.flight.begin_launch(record.known_at)
                 pipeline.clock.place(record.known_at, {})
                 pipeline.slots.begin_launch()
+                pipeline.gain, pipeline.tokens_per_second = GainFit(), None
         self._facts.update(record.facts)
         ranks = local_pp_ranks(self._facts)
         if ranks is not None:
@@ -116,6 +117,10 @@ class ServerPipelines:
             pipeline.tokens_per_second = (
                 batch.gen_throughput_tokens_per_second or pipeline.tokens_per_second
             )
+            # By the records' own time, so that a replay observes what the live run did.
+            if batch.logged_at - pipeline.observed_at >= _OBSERVE_SECONDS:
+                pipeline.observed_at = batch.logged_at
+                pipeline.observe(_figures(batch.dp_rank, pipeline, self._facts, batch.logged_at))
             pipeline.slots.fold_batch(batch)
 
     def fold_window(self, window: ActivityWindow) -> None:
@@ -137,11 +142,8 @@ class ServerPipelines:
 
     def advance(self, now: float) -> None:
         """Lets time pass: what is complete or overdue at `now` is settled."""
-        for dp_rank, pipeline in self._pipelines.items():
+        for pipeline in self._pipelines.values():
             pipeline.clock.advance(now)
-            if now - pipeline.observed_at >= _OBSERVE_SECONDS:
-                pipeline.observed_at = now
-                pipeline.observe(_figures(dp_rank, pipeline, self._facts, now))
 
     def close(self, at: float) -> None:
         """Settles everything: the records have ended at `at`. Nothing is folded after."""
@@ -181,8 +183,13 @@ def _figures(
 ) -> PipelineFigures:
     clock = pipeline.clock
     last, seconds = last_complete(clock, now), mean_seconds(clock, now)
-    stages = stage_figures(clock, last, seconds)
     expected = tuple(clock.ranks()) if clock.expected is None else clock.expected
+    # A launch with fewer stages than the one before leaves none of the others behind.
+    stages = tuple(
+        stage
+        for stage in stage_figures(clock, last, seconds)
+        if clock.expected is None or stage.pp_rank in expected
+    )
     means = [mean_working(seconds, pp_rank) for pp_rank in expected]
     skew, balance = skew_and_balance(means)
     active = active_mean(seconds, len(expected))
@@ -197,7 +204,7 @@ def _figures(
         stages=stages,
         expected_stages=len(expected) or None,
         observed_seconds=clock.observed_seconds,
-        active_stages_seconds=tuple(clock.active_seconds),
+        active_stages_seconds=tuple(clock.active_seconds[: len(expected) + 1]),
         active_stages_window_seconds=_resolution(seconds),
         inflight_seconds=clock.flight.seconds,
         in_flight=clock.flight.is_now(now),

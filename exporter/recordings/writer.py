@@ -86,8 +86,9 @@ class RecordingWriter:
         self._written_to = 0.0
         self._flush_at = 0.0
         self._closed = False
-        header = {"type": "header", "format": FORMAT, "version": VERSION, "created": clock()}
-        header |= {"host": host if host is not None else platform.node()}
+        self._created_at = clock()
+        header = {"type": "header", "format": FORMAT, "version": VERSION}
+        header |= {"created": self._created_at, "host": platform.node() if host is None else host}
         self._file.write(_line(header | ({"note": note} if note else {})))
         self.advance()
 
@@ -167,7 +168,7 @@ class RecordingWriter:
             at = self._clock()
         if values["type"] not in _DATED:
             # Facts found by looking back are old news that holds from here on.
-            at = max(at, self._written_to)
+            at = max(at, self._created_at, self._written_to)
         try:
             line = _line(values)
         except ValueError:

@@ -8,11 +8,13 @@ from exporter.pipeline.figures import StageState
 from exporter.pipeline.server_facts import local_pp_ranks
 from exporter.pipeline_model import PipelineModel
 from exporter.records import (
+    ActivityLevel,
     Batch,
     EventKind,
     GpmWindow,
     GpuGauges,
     GpuIdentity,
+    GpuLevels,
     GpuProcess,
     GpuProcesses,
     GpuState,
@@ -357,3 +359,57 @@ class TestForwardOccupancy:
         model.close(T + 20)
         (pipeline,) = model.snapshot(T + 20).servers[0].pipelines
         assert not any(figures.seconds for figures in pipeline.stages)
+
+    def test_it_goes_on_after_a_restart_of_the_server(self) -> None:
+        """The mapper then says that no GPU is known: an empty map."""
+        later = [replace(line, logged_at=line.logged_at + 30, pid=9) for line in self.lines()]
+        restart = replace(facts(new_launch=True, pp_size=2), known_at=T + 25)
+        model = fold(facts(pp_size=2), *self.lines(), restart, StageMap("kimi", T + 25, (), ""))
+        for line in later:
+            model.fold(line)
+        model.close(T + 50)
+        (pipeline,) = model.snapshot(T + 50).servers[0].pipelines
+        for figures in pipeline.stages:
+            assert sum(figures.seconds.values()) == pytest.approx(38.0, abs=1.0)
+
+
+class TestRestartsAndPeers:
+    def test_one_gpu_of_a_pipeline_over_two_hosts_may_wait(self) -> None:
+        """Its neighbor runs elsewhere: half at the waiting level is half waiting."""
+        levels = GpuLevels(
+            0, ActivityLevel(watts=80.0), ActivityLevel(watts=120.0), ActivityLevel(watts=280.0)
+        )
+        model = fold(
+            facts(pp_size=2, tp_size=1, nnodes=2, node_rank=0),
+            GpuIdentity(0, "GPU-a", power_limit_watts=600.0),
+            levels,
+            StageMap("kimi", T, (StageGpu(0, 0, 0, gpu=0),), "process_title"),
+        )
+        for second in range(20):
+            watts = tuple(
+                (T + second + 0.02 * (i + 1), 280.0 if i < 25 else 120.0) for i in range(50)
+            )
+            model.fold(RingSamples(0, Signal.POWER, 0.02, watts))
+            model.fold(ring(0, int(T) + second, 1.0))
+        model.close(T + 20)
+        (pipeline,) = model.snapshot(T + 20).servers[0].pipelines
+        (figures,) = pipeline.stages
+        total = sum(figures.seconds.values())
+        assert figures.seconds[StageState.WORKING, Method.POWER] / total == pytest.approx(
+            0.5, abs=0.03
+        )
+
+    def test_a_launch_with_fewer_stages_leaves_none_of_the_others_behind(self) -> None:
+        model = fold(facts(pp_size=4), decode(pp=3), facts(new_launch=True, pp_size=2))
+        (pipeline,) = model.snapshot(T).servers[0].pipelines
+        assert [figures.pp_rank for figures in pipeline.stages] == [0, 1]
+        assert len(pipeline.active_stages_seconds) <= 3
+
+    def test_a_setting_once_seen_is_not_recommended_for_a_line_without_it(self) -> None:
+        """SGLang prints `nan%` at the start of each window."""
+        model = fold(decode(forward_occupancy_ratio=0.9), decode(forward_occupancy_ratio=None))
+        assert "SGLANG_ENABLE_METRICS_DEVICE_TIMER" not in model.snapshot(T).recommendations
+
+    def test_a_gpu_that_nobody_has_seen_is_neither_up_nor_down(self) -> None:
+        places = (StageGpu(0, 0, 0, gpu=5),)
+        assert gpu(fold(StageMap("kimi", T, places, "recording")).snapshot(T), 5).up is None

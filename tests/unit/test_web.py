@@ -152,7 +152,7 @@ async def test_the_timeline_is_served_as_json(http: aiohttp.ClientSession) -> No
     assert body["since"] == T + 1 - 30
 
 
-@pytest.mark.parametrize("seconds", ["0", "-1", "301", "x", "1e2", "٣", "9" * 50])
+@pytest.mark.parametrize("seconds", ["0", "-1", "301", "x", "1e2", "٣", "9" * 50, "0" * 9 + "1"])
 async def test_a_bad_number_of_seconds_is_refused(
     http: aiohttp.ClientSession, seconds: str
 ) -> None:
@@ -178,3 +178,35 @@ async def test_a_taken_port_names_the_option_to_change(http: aiohttp.ClientSessi
     taken = replace(CONFIG, listen_port=http._base_url.port)  # type: ignore[union-attr]
     with pytest.raises(CannotListenError, match=r"cannot listen on 127\.0\.0\.1:\d+: .*--listen"):
         await WebServer(Served()).start(taken)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [
+        ("gzip", True),
+        ("GZIP", True),
+        ("deflate, gzip;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip;q=0.0, identity", False),
+        ("identity", False),
+        ("", False),
+    ],
+)
+async def test_gzip_is_used_only_where_it_is_taken(
+    http: aiohttp.ClientSession, accepted: str, packed: bool
+) -> None:
+    async with http.get("/metrics", headers={"Accept-Encoding": accepted}) as answer:
+        assert ("Content-Encoding" in answer.headers) is packed
+
+
+async def test_malformed_requests_write_nothing_to_the_log(
+    http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with http.get("/metrics", headers={"X-Long": "x" * 9000}) as answer:
+        assert answer.status == 400
+    assert caplog.records == []
+
+
+async def test_a_wrong_method_is_told_the_right_ones(http: aiohttp.ClientSession) -> None:
+    async with http.post("/metrics") as answer:
+        assert "GET" in answer.headers["Allow"]

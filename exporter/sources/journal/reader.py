@@ -55,10 +55,15 @@ def open_journal(directory: Path | None, name: str) -> EntryReader:
         # At once: files deleted before the inotify watch exists would stay open (systemd#14695).
         reader.fileno()
     except PermissionError as error:
+        remedy = (
+            f"add the user to the group systemd-journal (usermod -aG systemd-journal {_user()}) "
+            "and log in again"
+        )
+        if directory is not None:
+            remedy = f"make it readable for {_user()}, or {remedy} if that group may read it"
         raise SourceUnavailableError(
             f"cannot read the journal of {name}: {error.strerror or error}: {error.filename}; "
-            "add the user to the group systemd-journal "
-            f"(usermod -aG systemd-journal {_user()}) and log in again"
+            f"{remedy}"
         ) from error
     except OSError as error:
         where = "this machine" if directory is None else directory

@@ -1,4 +1,4 @@
-"""Logs when a stage's working share comes to be known by another method, once it has settled.
+"""Logs what changed, once: the method a stage is known by, what a source has to say.
 
 Methods may alternate for a moment while levels are learned: only what holds is worth a line.
 """
@@ -6,8 +6,9 @@ Methods may alternate for a moment while levels are learned: only what holds is 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from exporter.records import Method
+from exporter.records import Method, SourceHealth
 from exporter.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -16,6 +17,21 @@ SETTLED_LOOKS = 3
 """Looks in a row at which the new method must be found."""
 
 _Stage = tuple[str, int, int]
+
+
+class HintLog:
+    """Says once what a source that is read has not found yet, and what to check."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def look(self, healths: Iterable[SourceHealth]) -> None:
+        """Takes note of every source's hint now."""
+        for health in healths:
+            hint = health.last_error
+            if health.up and hint and self._told.get(health.name) != hint:
+                self._told[health.name] = hint
+                log.warning("%s source=%s", hint, health.name)
 
 
 class MethodLog:

@@ -1,12 +1,12 @@
-"""A change of method is logged once, when it has settled."""
+"""Changes are logged once, when they have settled."""
 
 import logging
 from dataclasses import replace
 
 import pytest
 
-from exporter.method_log import SETTLED_LOOKS, MethodLog
-from exporter.records import Method
+from exporter.change_log import SETTLED_LOOKS, HintLog, MethodLog
+from exporter.records import Method, SourceHealth
 from exporter.snapshot import Snapshot
 from tests.unit.test_collector import pipeline
 from tests.unit.test_pipeline_model import T, decode, fold
@@ -46,3 +46,14 @@ def test_methods_that_alternate_say_nothing(caplog: pytest.LogCaptureFixture) ->
 def test_an_unknown_method_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     settled = [Method.POWER] * SETTLED_LOOKS
     assert len(lines(caplog, *settled, None, None, None, *settled)) == 1
+
+
+def test_a_hint_of_a_source_that_is_read_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    hints = HintLog()
+    quiet = SourceHealth("journal:kimi", up=True, last_error="no entry of kimi.service yet")
+    broken = SourceHealth("nvml", up=False, last_error="said elsewhere")
+    for _ in range(3):
+        hints.look((quiet, broken))
+    assert [record.message for record in caplog.records] == [
+        "no entry of kimi.service yet source=journal:kimi"
+    ]
