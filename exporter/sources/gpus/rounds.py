@@ -31,7 +31,8 @@ _REMEDIES = {
     "DeviceAllow= of its unit",
 }
 _GO_ON = (
-    "the exporter goes on with the log alone; without GPUs here, turn GPU reading off (--no-nvml, or nvml: false)"
+    "the exporter goes on with the log alone; without GPUs here, turn GPU reading off "
+    "(--no-nvml, or nvml: false)"
 )
 
 

@@ -26,6 +26,7 @@ from exporter.sources.gpus.xid_watch import XidWatch
 
 HUNG_SECONDS = 5.0
 """A driver call that takes longer makes the source down until it returns."""
+_ENDING_SECONDS = 1.0
 _OPEN_SECONDS = 10.0
 _CLOSE_SECONDS = 1.0
 _LOOK_SECONDS = 0.5
@@ -95,6 +96,9 @@ class GpuSampler:
             SourceUnavailableError: No driver, no GPU, or a call that hangs.
             FatalSourceError: Only a new process helps.
         """
+        if self._thread is not None and self._thread.is_alive():
+            # One that failed a moment ago is about to end; one in a hanging call is not.
+            await asyncio.to_thread(self._thread.join, _ENDING_SECONDS)
         if self._thread is not None and self._thread.is_alive():
             raise SourceUnavailableError(self._hung() or "cannot read GPUs: still closing; wait")
         life = self._life = _Life()
