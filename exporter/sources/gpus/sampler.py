@@ -96,8 +96,8 @@ class GpuSampler:
             SourceUnavailableError: No driver, no GPU, or a call that hangs.
             FatalSourceError: Only a new process helps.
         """
-        if self._thread is not None and self._thread.is_alive():
-            # One that failed a moment ago is about to end; one in a hanging call is not.
+        if self._thread is not None and self._thread.is_alive() and self._hung() is None:
+            # One that failed a moment ago is about to end.
             await asyncio.to_thread(self._thread.join, _ENDING_SECONDS)
         if self._thread is not None and self._thread.is_alive():
             raise SourceUnavailableError(self._hung() or "cannot read GPUs: still closing; wait")
