@@ -124,6 +124,7 @@ def _gpu(gpu: GpuSnapshot) -> Json:
         "uuid": gpu.uuid,
         "model": gpu.model,
         "up": gpu.up,
+        "down_reason": gpu.down_reason,
         "ranks": [asdict(rank) for rank in gpu.ranks],
         "utilization_ratio": gpu.utilization_ratio,
         "power_watts": gpu.power_watts,

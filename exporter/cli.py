@@ -263,13 +263,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         _run(arguments)
-    except (
-        ConfigError,
-        CannotListenError,
-        StateFileInUseError,
-        FatalSourceError,
-        OSError,
-    ) as error:
+    except FAILURES as error:
         print(f"sglang-pipeline-exporter {arguments.command}: {error}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:

@@ -40,9 +40,7 @@ class GpuSeries:
         self._rare: dict[str, tuple[float, float]] = {}
 
     def fold_identity(self, identity: GpuIdentity) -> None:
-        """Learns who the GPU is; another card in its place starts anew."""
-        if self.identity.uuid and identity.uuid != self.identity.uuid:
-            self.__init__(identity.gpu)  # type: ignore[misc]  # the same slot, another card
+        """Learns who the GPU is."""
         self.identity = identity
         if self.up is None and identity.model is not None:
             self.up = True

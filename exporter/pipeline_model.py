@@ -119,7 +119,9 @@ class PipelineModel:
     def _fold_identity(self, record: GpuIdentity) -> None:
         series = self._gpu(record.gpu)
         if series.identity.uuid not in ("", record.uuid):
-            self._activities.pop(record.gpu, None)  # another card in the slot
+            # Another card in the slot: nothing of the one before is its own.
+            self._activities.pop(record.gpu, None)
+            series = self._gpus[record.gpu] = GpuSeries(record.gpu)
         series.fold_identity(record)
         activity = self._activity(record.gpu)
         activity.power_limit_watts = record.power_limit_watts

@@ -15,10 +15,9 @@ from exporter.records import (
     StageGpu,
     StageMap,
 )
+from exporter.sglang.launch_state import MAX_STAGES
 from exporter.stage_state import StageState
 
-MAX_STAGES = 64
-"""Stages of one server that may be known; more can only be forged."""
 LONGEST_FORWARD_SECONDS = 30.0
 """A printed forward occupancy is not taken for more time than this."""
 

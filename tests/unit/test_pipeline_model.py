@@ -30,7 +30,7 @@ from exporter.records import (
     StageMap,
     XidError,
 )
-from exporter.server_state import MAX_STAGES
+from exporter.sglang.launch_state import MAX_STAGES
 from exporter.snapshot import GpuSnapshot, Snapshot, StageSnapshot
 
 T = 1_796_000_000.0

@@ -9,8 +9,8 @@ import pytest
 
 from exporter.simulator.log_text import API_KEY
 from exporter.simulator.noise import PROMPT
-from exporter.simulator.recorder import write_recording
 from exporter.simulator.scenarios import SCENARIOS, STAGES
+from tests.simulated_recording import write_recording
 
 
 def recorded(scenario: str, tmp_path: Path, seconds: float = 20.0) -> tuple[list[dict], float]:  # type: ignore[type-arg]  # JSON
