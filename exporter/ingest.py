@@ -25,6 +25,7 @@ from exporter.records import (
     GpuProcesses,
     LogLine,
     Record,
+    ServerEvent,
     ServerFacts,
     SourceHealth,
     SourceUnavailableError,
@@ -99,8 +100,7 @@ class Ingest:
     def handle(self, record: Record) -> None:
         """Takes one record from a source: a line is judged first, everything else is folded."""
         if type(record) is LogLine:
-            verdict = self._admission.admit(record)
-            if verdict is not None:
+            if (verdict := self._admission.admit(record)) is not None:
                 self._fold(verdict, record)
             return
         if type(record) is ServerFacts:
@@ -109,6 +109,8 @@ class Ingest:
 
     def _fold(self, record: Record, line: LogLine | None) -> None:
         self._fold_one(record, line)
+        if isinstance(record, ServerFacts | ServerEvent) and record.server in self._probes:
+            self._probes[record.server].hear(record)
         if isinstance(record, ServerFacts):
             for better in self._better_than(record):
                 self._admission.learn(better)
@@ -119,8 +121,6 @@ class Ingest:
         held = self._better_facts.setdefault(record.server, {})
         if record.new_launch:
             held.pop("server_info", None)
-            if record.server in self._probes:
-                self._probes[record.server].ask_again()
         rank = 0
         if record.origin in BETTER_ORIGINS:
             held[record.origin] = record

@@ -216,3 +216,23 @@ async def test_a_probe_is_asked_anew_at_a_new_launch_and_readiness_does_not_wait
     assert not probe.settled.is_set()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+
+async def test_a_probe_does_not_sit_out_its_pause_once_the_server_fired_up() -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.Event().wait()
+
+    probe = ServerProbe("kimi", "http://127.0.0.1:1", sleep=pause)
+    feeds = [Feed(Script(None), "kimi"), Feed(probe, "kimi", reads_log=False, optional=True)]
+    ingest = Ingest(feeds, mapper=StageMapper(()), clock=lambda: T)
+    running = asyncio.create_task(ingest.run())
+    await until(lambda: pauses == [5.0])
+    said = "[2026-11-30 08:50:30] The server is fired up and ready to roll!"
+    ingest.handle(LogLine("kimi", T, said, pid=4000, title="python -m sglang.launch_server"))
+    await until(lambda: pauses == [5.0, 10.0])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

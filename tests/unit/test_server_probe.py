@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from exporter.records import Record, ServerFacts
+from exporter.records import EventKind, Record, ServerEvent, ServerFacts
 from exporter.sources.server.answer import MOST_BYTES
 from exporter.sources.server.probe import MOST_UNUSABLE_ANSWERS, ServerProbe
 from tests.sglang_server import API_KEY, RawServer, SglangServer, answer
@@ -148,6 +148,34 @@ async def test_an_answered_server_is_left_alone_until_its_next_launch(
         await running.settled()
         assert running.sleep.seconds == []
     assert server.asked == ["/server_info"] * 2
+
+
+async def test_a_server_that_fired_up_is_asked_at_once_and_once_a_launch(
+    server: SglangServer,
+) -> None:
+    """A real one was ready 37 seconds before the next question was due."""
+    await server.stop()
+    async with Running(server.url) as running:
+        await running.sleep.pauses(1)
+        running.probe.hear(ServerEvent("kimi", T, EventKind.FIRED_UP))
+        await running.sleep.pauses(2)
+        running.probe.hear(ServerEvent("kimi", T, EventKind.FIRED_UP))
+        await running.sleep.end_one()
+        await running.sleep.pauses(3)
+        await server.start()
+        running.probe.hear(ServerFacts("kimi", T, {}, "server_args", new_launch=True))
+        await running.facts()
+        assert running.sleep.seconds == [5.0, 10.0, 20.0]
+    assert server.asked == ["/server_info"]
+
+
+async def test_an_answered_server_that_fires_up_is_left_alone(server: SglangServer) -> None:
+    async with Running(server.url) as running:
+        await running.facts()
+        await running.settled()
+        running.probe.hear(ServerEvent("kimi", T, EventKind.FIRED_UP))
+        assert running.probe.settled.is_set()
+    assert server.asked == ["/server_info"]
 
 
 @pytest.mark.parametrize("version", [(0, 4, 10), (0, 5, 5)], ids=["0.4.10", "0.5.5"])

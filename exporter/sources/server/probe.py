@@ -2,7 +2,9 @@
 
 In: `/server_info`, or `/get_server_info` where that is not known (before 0.5.6; newer servers print
 a warning for it, so it is asked at most once a launch). Out: one `ServerFacts` a launch. Never
-polls: each question leaves an access line in SGLang's log. Never asks `/health`: it injects work.
+polls: each question leaves an access line in SGLang's log. While a server loads its model nobody
+answers; it is asked at ever longer intervals, and at once when the log says that it fired up. Never
+asks `/health`: it injects work.
 
 Which facts hold where several ways tell them, best first:
 
@@ -25,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from exporter.records import FactValue, ServerFacts, SourceHealth
+from exporter.records import EventKind, FactValue, Record, ServerEvent, ServerFacts, SourceHealth
 from exporter.sglang.server_info import NotServerInfoError, parse_server_info
 from exporter.sources import Emit, Position
 from exporter.sources.server.answer import (
@@ -80,6 +82,7 @@ class ServerProbe:
         self._answer_seconds = answer_seconds
         self.settled = asyncio.Event()
         self._launched = asyncio.Event()
+        self._fired_up = asyncio.Event()
         self._said: str | None = None
 
     async def open(self, position: Position | None) -> None:
@@ -89,11 +92,19 @@ class ServerProbe:
         """Emits the facts of each launch; never ends, never raises for what the server does."""
         while True:
             self._launched.clear()
+            self._fired_up.clear()
             self.settled.clear()
             self.health.up = False
             await self._ask_until_known(emit)
             self.settled.set()
             await self._launched.wait()
+
+    def hear(self, record: Record) -> None:
+        """Takes note of what the log tells of the server: a new launch, or that it fired up."""
+        if isinstance(record, ServerFacts) and record.new_launch:
+            self.ask_again()
+        elif isinstance(record, ServerEvent) and record.kind is EventKind.FIRED_UP:
+            self._fired_up.set()
 
     def ask_again(self) -> None:
         """Takes note that the server was launched anew: what was answered so far is void."""
@@ -127,7 +138,7 @@ class ServerProbe:
                     log.info("read the server's facts source=%s", self.health.name)
                     emit(ServerFacts(self._server, self._clock(), facts, "server_info"))
                     return
-            await self._pause(pause_seconds)
+            await self._pause(launch, pause_seconds)
             pause_seconds = min(2 * pause_seconds, LAST_PAUSE_SECONDS)
 
     async def _ask(self, launch: _Launch) -> dict[str, FactValue] | None:
@@ -181,23 +192,27 @@ class ServerProbe:
             )
             self._said = message
 
-    async def _pause(self, seconds: float) -> None:
-        """Waits, at most until the server is launched anew."""
+    async def _pause(self, launch: _Launch, seconds: float) -> None:
+        """Waits, at most until the server is launched anew or, once a launch, has fired up."""
         waits = [
             asyncio.ensure_future(self._sleep(seconds)),
             asyncio.ensure_future(self._launched.wait()),
         ]
+        if not launch.fired_up:
+            waits.append(asyncio.ensure_future(self._fired_up.wait()))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
+        launch.fired_up = self._fired_up.is_set()
 
 
 class _Launch:
     """What asking taught about one launch of the server."""
 
     def __init__(self) -> None:
+        self.fired_up = False
         self.old_name_asked = False
         self.refused = False
         self.refused_token: str | None = None
