@@ -218,7 +218,6 @@ async def test_a_probe_is_asked_anew_at_a_new_launch_and_readiness_does_not_wait
     await asyncio.gather(running, return_exceptions=True)
 
 
-
 async def test_a_probe_does_not_sit_out_its_pause_once_the_server_fired_up() -> None:
     pauses: list[float] = []
 
