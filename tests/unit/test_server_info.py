@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from exporter.sglang.known_facts import FACTS, is_usable
 from exporter.sglang.server_args import ALLOWED
 from exporter.sglang.server_info import NotServerInfoError, parse_server_info
+from tests.journal_export import DATA
 from tests.sglang_server import API_KEY, answer
 
 
@@ -21,6 +22,43 @@ def read(body: Any, *, same_node: bool = True) -> dict[str, Any]:
 
 def test_the_line_and_the_endpoint_may_tell_the_same_facts_but_for_the_version() -> None:
     assert FACTS.keys() - ALLOWED.keys() == {"version"}
+
+
+def test_a_real_server_of_four_stages_tells_what_its_scheduler_settled_on() -> None:
+    """Its arguments leave the cap and the running requests to SGLang; its scheduler does not."""
+    body = (DATA / "sglang_server_info" / "pp4_i41.json").read_bytes()
+    assert json.loads(body)["pp_max_micro_batch_size"] is None
+    assert json.loads(body)["max_running_requests"] is None
+    assert parse_server_info(body, same_node=True) == {
+        "version": "0.5.23",
+        "model_path": "/models/tiny",
+        "served_model_name": "/models/tiny",
+        "host": "127.0.0.1",
+        "port": 31999,
+        "nnodes": 1,
+        "node_rank": 0,
+        "pp_size": 4,
+        "tp_size": 1,
+        "dp_size": 1,
+        "ep_size": 1,
+        "dcp_size": 1,
+        "attn_dp_size": 1,
+        "attn_cp_size": 1,
+        "moe_dp_size": 1,
+        "base_gpu_id": 0,
+        "gpu_id_step": 1,
+        "pp_async_batch_depth": 0,
+        "pp_max_micro_batch_size": 512,
+        "max_running_requests": 2048,
+        "decode_log_interval": 41,
+        "disable_cuda_graph": True,
+        "disaggregation_mode": "null",
+        "enable_dp_attention": False,
+        "enable_dynamic_chunking": False,
+        "enable_metrics": False,
+        "enable_metrics_for_all_schedulers": False,
+        "sleep_on_idle": False,
+    }
 
 
 def test_what_was_asked_for_is_not_what_the_scheduler_settled_on() -> None:
