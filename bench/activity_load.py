@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from bench.activity_mixes import IDLE_SECONDS, MIXES, Mix, Truth
+from bench.activity_mixes import IDLE_SECONDS, MIX_SETS, Mix, Truth
 
 MILLISECONDS = 1000.0
 NANOSECONDS = 1e9
@@ -154,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="of one mix")
+    parser.add_argument("--mixes", choices=MIX_SETS, required=True)
     arguments = parser.parse_args()
     library = kernels()
     memory = torch.zeros(1, device="cuda")
@@ -163,7 +164,7 @@ def main() -> None:
     sys.stdin.readline()
     time.sleep(IDLE_SECONDS)
     with arguments.output.open("w", encoding="ascii") as output:
-        for mix in MIXES:
+        for mix in MIX_SETS[arguments.mixes]:
 
             def wait(seconds: float, blocks: int = mix.spin_blocks) -> None:
                 launch(library.launch_spin, blocks, seconds, memory)

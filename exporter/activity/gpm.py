@@ -15,11 +15,12 @@ COMPUTE_BOUND_DRAM = 0.36
 """Prefill of an 8B model on an H200: its SM activity, and its DRAM activity against decode's."""
 NCCL_BLOCKS = 32
 """A collective or a receive has at most so many blocks (NCCL_MAX_NCHANNELS), one on an SM."""
+LEAST_SM_STEP = 0.05
+"""SM activity of work over that of waiting, below which it tells nothing."""
 SILENT_DRAM = 0.02
 """Of a kernel that only spins, measured 0.0; idle DRAM shows 0.0004."""
 
 _USUAL_MULTIPROCESSORS = 132
-_LEAST_SM_STEP = 0.05
 
 
 class Bracket(NamedTuple):
@@ -71,7 +72,7 @@ def _by_sm(
     active = window.sm_ratio
     low = None if waiting is None else waiting.sm_ratio
     high = None if working is None else working.sm_ratio
-    if active is None or low is None or high is None or high - low < _LEAST_SM_STEP:
+    if active is None or low is None or high is None or high - low < LEAST_SM_STEP:
         return None
     step = high - low
     return (active - low * resident_ratio) / step, (COMPUTE_BOUND_SM - low) / step

@@ -1,9 +1,9 @@
 """One GPU's time, split into working, waiting and idle.
 
 In: ring samples, GPM windows, levels known beforehand. Out: windows in time order that cover what
-the utilization ring covers, each instant once. Evidence in order: GPM against known levels, power
-against known or learned levels, residency as an upper bound. What cannot be proven from this
-GPU's own signals is left to residency, never guessed.
+the utilization ring covers, each instant once. Evidence in order: GPM and power against known or
+learned levels, residency as an upper bound. What cannot be proven from this GPU's own signals is
+left to residency, never guessed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from exporter.activity.gpm import (
-    Bracket,
-    least_working_ratio,
-    working_bracket,
-)
+from exporter.activity.gpm import Bracket, least_working_ratio, working_bracket
 from exporter.activity.levels import LONGEST_SAMPLE_SECONDS, LevelLearner
 from exporter.activity.power import (
     KnownLevels,
@@ -27,6 +23,7 @@ from exporter.activity.power import (
     waiting_seconds,
 )
 from exporter.activity.slices import Alignment, Slice, following_at_once
+from exporter.activity.witness import GpmWitness
 from exporter.records import (
     ActivityLevel,
     ActivityWindow,
@@ -79,6 +76,7 @@ class GpuActivity:
         self._alignment = Alignment()
         self._learner = LevelLearner(power_limit_watts)
         self._learned = LearnedLevels(self._learner)
+        self._witness = GpmWitness(self._learner)
         self._known: KnownLevels | None = None
         self._given: GpuLevels | None = None
         self._open: list[Slice] = []
@@ -193,7 +191,7 @@ class GpuActivity:
         else:
             shapes = [self._known_shape(self._known, slice_) for slice_ in block.slices]
             splits = [None if shape is None else Split.of(shape) for shape in shapes]
-        bracket = self._by_gpm(block)
+        bracket = self._by_gpm(block, splits, following)
         if bracket is not None:
             yield from self._windows_by_gpm(block, bracket, shapes)
             return
@@ -219,18 +217,22 @@ class GpuActivity:
             splits.append(self._learned.split(slice_, following_at_once(known, index)))
         return splits
 
-    def _by_gpm(self, block: _Block) -> Bracket | None:
+    def _by_gpm(
+        self, block: _Block, splits: list[Split | None], following: Slice | None
+    ) -> Bracket | None:
         """Working share of the residency in the block's GPM window; `None`: GPM does not tell."""
         gpm, resident = block.gpm, block.gpm_resident_ratio
         if gpm is None or resident is None or not self.has_peers:
             return None
+        found = None
         if self._given is not None:
-            given = working_bracket(gpm, resident, self._given.waiting, self._given.working)
-            if given is not None:
-                return Bracket(*(share / resident if resident else 0.0 for share in given))
-        # Without levels GPM alone proves nothing: work on few SMs that needs no memory looks like
-        # a spin (measured on an H200: 40 of 132 SMs computing).
-        return None
+            found = working_bracket(gpm, resident, self._given.waiting, self._given.working)
+        if found is None and self._known is None:
+            judged = zip(block.slices, splits, strict=True)
+            found = self._witness.ask(gpm, resident, judged, following)
+        if found is None:
+            return None
+        return Bracket(*(share / resident if resident else 0.0 for share in found))
 
     def _check(self, block: _Block, shapes: list[list[float] | None]) -> None:
         """Forgets a waiting level where GPM shows, again and again, that work was taken for it."""
@@ -258,7 +260,8 @@ class GpuActivity:
                 yield self._whole(slice_, bracket.likely * slice_.resident_ratio, Method.GPM)
             return
         have = sum(map(sum, known))
-        total = min(max(have, bracket.low * resident), bracket.high * resident)
+        bounded = min(max(have, bracket.low * resident), bracket.high * resident)
+        total = (bounded + bracket.likely * resident) / 2
         if any(slice_.pieces[0].sample_seconds > LONGEST_SAMPLE_SECONDS for slice_ in block.slices):
             total = bracket.likely * resident  # such samples say no more of mixed work than GPM
         for slice_, shape in zip(block.slices, known, strict=True):

@@ -24,6 +24,8 @@ _OVERRUN_SECONDS = 0.02
 """How much more work the samples of a slice may show than the ring shows residency: edges."""
 _BAND_RATIO = 0.05
 _NOISE_BAND = 3.0
+_SURE_BAND = 2.0
+_FULLY_RESIDENT = 0.97
 _REFERENCE_STEP = 0.05
 _IDLE_DRAW_RATIO = 0.02
 """Resident, yet within this share of the range from idle to the power limit: nothing works. The
@@ -148,10 +150,20 @@ class LearnedLevels:
             filled_after = MANY
         proven = proven_pieces(working, filled, filled_before, filled_after)
         if not self._learner.passes_resolved:
-            proven = [seconds == 0.0 for seconds in working]
+            proven = [self._surely_rests(slice_, piece, waiting) for piece in slice_.pieces]
         if total > resident:
             working = scaled(working, slice_.pieces, resident)
         return Split(working, proven)
+
+    def _surely_rests(self, slice_: Slice, piece: Piece, waiting: float) -> bool:
+        """Whether a sample holds no work, though passes shorter than it may be about.
+
+        A little work between waits, or work and idleness together, draw what waiting draws: the
+        samples beside it must rest too, and no idleness be near.
+        """
+        level = waiting + _SURE_BAND * self._learner.noise_watts
+        highest = max(n for n in (piece.watts, piece.before, piece.after) if n is not None)
+        return highest <= level and slice_.resident_ratio >= _FULLY_RESIDENT
 
     def _by_passes(self, slice_: Slice, waiting: float, band: float) -> list[float]:
         learner = self._learner
