@@ -6,7 +6,7 @@ cards give 870 tok/s when the micro-batches are even and 120 tok/s when they sit
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 STAGES = 8
 
@@ -135,6 +135,9 @@ def _factors(stage: int, factor: float) -> tuple[float, ...]:
 
 # Reading the weights costs, a further request hardly: splitting batches does not pay.
 _DENSE = Cost(decode_base_seconds=0.004, decode_request_seconds=0.00008)
+# Long contexts: attention to each request takes its time. A pass is longer than a power sample, so
+# that what a card draws tells work from waiting.
+_LONG_CONTEXT = Cost(decode_base_seconds=0.002, decode_request_seconds=0.03)
 _LOST = Window(first_seconds=20.0, seconds=20.0, period_seconds=180.0)
 
 _ALL = (
@@ -149,7 +152,9 @@ _ALL = (
         "uneven_split",
         "32 requests in micro-batches of 12, 7, 4, 3, 2, 2, 1 and 1.",
         loads=(Waves((12, 7, 4, 3, 2, 2, 1, 1)),),
+        cost=replace(_LONG_CONTEXT, decode_request_seconds=0.01),
         pp_max_micro_batch_size=32,
+        decode_log_interval=11,
     ),
     Scenario(
         "over_split",
@@ -161,7 +166,8 @@ _ALL = (
     Scenario(
         "stage_imbalance",
         "The last stage takes 1.55 times as long (extra layer, lm_head); the others wait for it.",
-        cost=Cost(stage_factors=_factors(STAGES - 1, 1.55)),
+        cost=replace(_LONG_CONTEXT, stage_factors=_factors(STAGES - 1, 1.55)),
+        decode_log_interval=11,
     ),
     Scenario(
         "global_stall",
@@ -186,7 +192,9 @@ _ALL = (
         "client_limited",
         "4 requests are too few for 8 stages, however they are split.",
         loads=(ClosedLoop(concurrency=4),),
+        cost=replace(_LONG_CONTEXT, decode_request_seconds=0.08),
         pp_max_micro_batch_size=1,
+        decode_log_interval=11,
     ),
     Scenario(
         "kv_limited",
@@ -206,13 +214,15 @@ _ALL = (
         "transfer_bound",
         "Hidden states crawl from stage to stage: long transfers, short passes.",
         loads=(ClosedLoop(prompt_tokens=1000),),
-        cost=Cost(hop_seconds=0.009, hop_bytes_per_second=2e9),
+        cost=replace(_LONG_CONTEXT, decode_request_seconds=0.02, hop_seconds=0.15),
+        decode_log_interval=11,
     ),
     Scenario(
         "gpu_fault",
         "GPU 5 throttles at 92 degrees and is 1.8 times slower.",
-        cost=Cost(stage_factors=_factors(5, 1.8)),
+        cost=replace(_LONG_CONTEXT, stage_factors=_factors(5, 1.8)),
         fault=GpuFault(5, "sw_thermal_slowdown", clock_ratio=0.55, extra_celsius=34.0),
+        decode_log_interval=11,
     ),
     Scenario(
         "cannot_tell",
