@@ -22,8 +22,6 @@ WAITING_RANGE_RATIO = 0.2
 """A kernel that only waits draws at most this share of the range from idle to the power limit: a
 spin on every SM of an H200 draws 250 W, where it idles at 124 and is limited at 700, and NCCL
 takes a quarter of the SMs at most. Decode of an 8B model draws over half of the range there."""
-LEAST_IDLE_RATIO = 0.1
-"""An idle card draws at least this share of its limit: 76 to 124 of 700 W on an H200."""
 WORKING_EXCESS_RATIO = 2.0
 """Work draws at least so many times what waiting does, both over idle."""
 PASS_EXCESS_RATIO = 3.0
@@ -48,7 +46,6 @@ _SHARPNESS = 2.5
 _SIGNIFICANCE = 4.0
 """By how many standard deviations of its own count it must overtop that background."""
 _LEAST_IDLE = 0.05
-_NEVER_IDLE = 0.95
 _IDLE_TOLERANCE = 0.5
 _LEAST_NOISE_WATTS = 2.0
 _MOST_NOISE_WATTS = 8.0
@@ -149,17 +146,15 @@ class LevelLearner:
         peaks = self._peaks()
         if not peaks:
             return
-        idle = known = self.idle_watts
+        idle = self.idle_watts
         if idle is None and self._is_idle(peaks[0].watts):
-            idle = known = peaks[0].watts
-        if idle is None:
-            idle = self._least_idle(peaks[0].watts)
+            idle = peaks[0].watts
         if idle is None:
             return
         for peak in peaks:
             if self._is_waiting(peak, idle):
                 # Only together with a waiting level above it is a lowest peak known to be idle.
-                self.waiting_watts, self.idle_watts = peak.watts, known
+                self.waiting_watts, self.idle_watts = peak.watts, idle
                 break
         if self.waiting_watts is None:
             return
@@ -204,14 +199,6 @@ class LevelLearner:
             idle += len(values) * (1.0 - resident)
             below += sum(value <= high for value in values)
         return idle >= _LEAST_IDLE * samples and abs(below - idle) <= _IDLE_TOLERANCE * idle
-
-    def _least_idle(self, lowest: float) -> float | None:
-        """What a card that is never seen idle draws then, at the least; `None` if it may idle."""
-        limit = self.power_limit_watts
-        busy = min((resident for resident, _ in self._slices), default=0.0)
-        if limit is None or busy < _NEVER_IDLE:
-            return None
-        return min(LEAST_IDLE_RATIO * limit, lowest)
 
     def _is_waiting(self, peak: _Peak, idle: float) -> bool:
         noise = self.noise_watts

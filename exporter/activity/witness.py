@@ -95,9 +95,8 @@ class GpmWitness:
 
     def _seen(self, window: GpmWindow, resident: float, watts: float | None) -> Seen:
         idle, waiting, excess = self._levels.idle_watts, self._levels.waiting_watts, None
-        if watts is not None and waiting is not None:
-            rest = waiting if idle is None else idle  # one that never idles
-            excess = watts - rest * (1.0 - resident) - waiting * resident
+        if watts is not None and idle is not None and waiting is not None:
+            excess = watts - idle * (1.0 - resident) - waiting * resident
         return Seen(resident, window.sm_ratio, window.dram_ratio, window.tensor_ratio, excess)
 
 
