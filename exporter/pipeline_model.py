@@ -107,6 +107,8 @@ class PipelineModel:
             server.pipelines.fold_batch(batch)
 
     def _fold_event(self, event: ServerEvent) -> None:
+        if event.kind is EventKind.SCHEDULER_EXCEPTION:
+            self.server(event.server).pipelines.fold_exception(event.happened_at)
         if event.kind is not EventKind.RETRACTION or event.pp_rank is None:
             return
         server = self.server(event.server)

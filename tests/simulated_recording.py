@@ -29,6 +29,7 @@ from exporter.simulator.simulation import Simulation, Truth
 
 SERVER = "sglang"
 _STEP_SECONDS = 1.0
+_QUIET_SECONDS = 3.0
 _NOMINAL_SECONDS = {Signal.UTILIZATION: UTILIZATION_SECONDS, Signal.POWER: POWER_SECONDS}
 
 
@@ -46,6 +47,7 @@ def write_recording(
         started_at=started_at,
         seed=seed,
         forged=False,
+        quiet_seconds=_QUIET_SECONDS,
         history_seconds=seconds + 10.0,
     )
     sampler = _Sampler(simulation.driver)

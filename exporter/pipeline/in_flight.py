@@ -138,8 +138,8 @@ class InFlight:
             self._held.append((self._load_since, max(at, self._load_since)))
             self._load_since = None
 
-    def begin_launch(self, at: float) -> None:
-        """The processes that held the queue are gone."""
+    def end_launch(self, at: float) -> None:
+        """The processes that held the queue are gone, or go: none survives an exception."""
         self._end_queue(max(min(at, self._newest_at), self._line_at, self.settled_until))
         self._last_probe = None
 

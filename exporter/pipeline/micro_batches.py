@@ -104,6 +104,8 @@ class SlotObserver:
             return SlotFigures(slots=slots, reason="decode_log_interval is not known")
         lines = self._current_lines(now)
         active, said = self._active(lines, slots, interval, activity)
+        if active is None and _are_full(lines, facts, slots, interval):
+            active, said = slots, "every batch is at its largest, and requests wait"
         steady: Sequence[tuple[int, ...]] = ()
         if active is not None and math.gcd(active, interval) == 1:
             steady = self._steady_passes(lines, active, interval)
@@ -248,6 +250,18 @@ def _recent(lines: list[Line], now: float) -> list[Line]:
     while first > 0 and now - lines[first - 1].at <= span and gaps[first - 1] <= pause:
         first -= 1
     return lines[first:]
+
+
+def _are_full(
+    lines: Sequence[Line], facts: Mapping[str, FactValue], slots: int, interval: int
+) -> bool:
+    """Whether all slots hold as much as they may: what waits joins the first that has room."""
+    cap, most = (
+        count_of(facts, key) for key in ("pp_max_micro_batch_size", "max_running_requests")
+    )
+    if cap is None or (most is not None and cap * slots > most) or _hides(slots, interval):
+        return False
+    return len(lines) >= slots and all(line.size == cap and line.queued > 0 for line in lines)
 
 
 def _adds_up(sizes: Sequence[int], requests: float) -> bool:

@@ -82,7 +82,7 @@ class ServerPipelines:
         if record.new_launch:
             self._facts = {}
             for pipeline in self._pipelines.values():
-                pipeline.clock.flight.begin_launch(record.known_at)
+                pipeline.clock.flight.end_launch(record.known_at)
                 pipeline.clock.place(record.known_at, {})
                 pipeline.slots.begin_launch()
                 pipeline.gain, pipeline.tokens_per_second = GainFit(), None
@@ -132,6 +132,11 @@ class ServerPipelines:
         """Learns which schedulers still run."""
         for pipeline in self._pipelines.values():
             pipeline.clock.flight.fold_processes(record)
+
+    def fold_exception(self, at: float) -> None:
+        """Learns that a scheduler met an exception: all of them end then, and no queue is left."""
+        for pipeline in self._pipelines.values():
+            pipeline.clock.flight.end_launch(at)
 
     def fold_load(self, event: LoadEvent) -> None:
         """Takes the start or end of a driven load."""

@@ -19,6 +19,8 @@ from exporter.simulator.processes import write_proc
 from exporter.simulator.scenarios import SCENARIOS
 from exporter.simulator.simulation import Simulation
 
+_QUIET_SECONDS = 1.5
+"""The server is up for so long before clients come, so that the cards are seen idle first."""
 _STEP_SECONDS = 0.08
 
 
@@ -66,7 +68,11 @@ class DemoServer:
         self.proc_root = directory / "proc"
         write_proc(self.proc_root)
         self.simulation = Simulation(
-            SCENARIOS[scenario], started_at=clock(), seed=seed, forged=program is not None
+            SCENARIOS[scenario],
+            started_at=clock(),
+            seed=seed,
+            forged=program is not None,
+            quiet_seconds=_QUIET_SECONDS,
         )
         self.driver: SimulatedDriver = self.simulation.driver
         self._writer: LogWriter

@@ -88,14 +88,15 @@ class Pipeline:
         scenario: Scenario,
         cards: Sequence[CardActivity],
         rng: random.Random,
-        started_at: float,
+        starts: tuple[float, float],
     ) -> None:
+        started_at, loaded_at = starts
         self.chain = StageChain(scenario, cards, rng, started_at)
         self.generated_tokens = 0
         self.used_tokens = 0
         self._scenario = scenario
         self._cards = cards
-        self._clients: list[Client] = [client_for(load, rng, started_at) for load in scenario.loads]
+        self._clients: list[Client] = [client_for(load, rng, loaded_at) for load in scenario.loads]
         self._waiting: deque[Request] = deque()
         self._chunked: Request | None = None
         self._slots = [_Slot() for _ in range(scenario.slots)]

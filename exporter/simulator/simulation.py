@@ -46,7 +46,8 @@ class Truth:
 class Simulation:
     """A scenario under way; the same seed and the same calls give the same world.
 
-    `advance` belongs to one thread, the driver may be asked from others meanwhile.
+    `advance` belongs to one thread, the driver may be asked from others meanwhile. Clients come
+    `quiet_seconds` after the start: cards that idle first show what they draw then.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Simulation:
         started_at: float,
         seed: int = 0,
         forged: bool = True,
+        quiet_seconds: float = 0.0,
         history_seconds: float = _HISTORY_SECONDS,
     ) -> None:
         self.scenario = scenario
@@ -70,7 +72,9 @@ class Simulation:
             for _ in range(STAGES)
         ]
         self._cards = cards
-        self._pipeline = Pipeline(scenario, cards, rngs[1], started_at)
+        self._pipeline = Pipeline(
+            scenario, cards, rngs[1], (started_at, started_at + quiet_seconds)
+        )
         noise = Noise(rngs[3], started_at, forged=forged) if scenario.loads else None
         self._log = ServerLog(scenario, rngs[2], noise, started_at)
         world = World(

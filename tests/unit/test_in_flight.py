@@ -132,7 +132,7 @@ def test_no_answer_from_any_gpu_ends_no_queue():
 
 def test_a_new_launch_ends_the_queue_of_the_one_before():
     found = flight(decode(1, queued=3), decode(3, queued=3))
-    found.begin_launch(T0 + 30.0)
+    found.end_launch(T0 + 30.0)
     assert spans(found) == [(1.0, 3.0)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -209,6 +210,30 @@ def test_equal_sizes_alone_tell_nothing():
     figures = observe(Ring((4,) * 8, 41), 8)
     assert figures.effective is None
     assert figures.running_requests is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "queued", "known", "effective"),
+    [
+        pytest.param((8,) * 4, 16, {"pp_max_micro_batch_size": 8}, 4.0, id="full"),
+        pytest.param((8,) * 4, 0, {"pp_max_micro_batch_size": 8}, None, id="nobody waits"),
+        pytest.param((8,) * 4, 16, {"pp_max_micro_batch_size": 16}, None, id="room left"),
+        pytest.param((8,) * 4, 16, {}, None, id="no known cap"),
+        pytest.param(
+            (8,) * 4,
+            16,
+            {"pp_max_micro_batch_size": 8, "max_running_requests": 24},
+            None,
+            id="too few may run to fill all",
+        ),
+    ],
+)
+def test_full_slots_are_all_slots_while_requests_wait(sizes, queued, known, effective):
+    observer, ring = SlotObserver(), Ring(sizes, 41)
+    for line in ring.lines(5000):
+        observer.fold_batch(replace(line, queued_reqs=queued))
+    found = observer.figures(facts(4) | known, None, ring.end(5000))
+    assert found.effective == effective
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 4, 4), (28, 4), (3, 1, 3, 1)])

@@ -178,6 +178,13 @@ class TestStagesFromTheLog:
         model = fold(decode(), said, replace(said, tp_rank=1))
         assert stage(model.snapshot(T)).retracted_requests == 3
 
+    def test_an_exception_ends_the_flight_of_a_queue(self) -> None:
+        """The server dies of it; the last line claims waiting requests for ever."""
+        model = fold(decode(queued_reqs=3), decode(T + 4, queued_reqs=3))
+        model.fold(ServerEvent("kimi", T + 4, EventKind.SCHEDULER_EXCEPTION, 0, 0, 0, 4000))
+        (pipeline,) = model.snapshot(T + 60).servers[0].pipelines
+        assert pipeline.inflight_seconds == pytest.approx(4.0)
+
     def test_a_new_launch_clears_gauges_and_keeps_counters(self) -> None:
         model = fold(facts(pp_size=4), decode(pp=3), facts(new_launch=True, pp_size=2))
         snapshot = model.snapshot(T)
