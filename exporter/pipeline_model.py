@@ -105,6 +105,16 @@ class PipelineModel:
                 server.fold_forward_occupancy(batch, since=stage.last_batch_at)
             stage.fold(batch)
             server.pipelines.fold_batch(batch)
+            self._note_turn(server, batch)
+
+    def _note_turn(self, server: ServerState, batch: Batch) -> None:
+        """Tells the GPUs of the line's stage how often a pass begins there."""
+        seconds = server.pipelines.turn_seconds(batch)
+        if seconds is None or server.stage_map is None:
+            return
+        for place in server.stage_map.stages:
+            if (place.dp_rank, place.pp_rank) == (batch.dp_rank, batch.pp_rank):
+                self._activity(place.gpu).note_turn(seconds, batch.logged_at)
 
     def _fold_event(self, event: ServerEvent) -> None:
         if event.kind is EventKind.SCHEDULER_EXCEPTION:

@@ -14,15 +14,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from exporter.activity.gpm import Bracket, least_working_ratio, working_bracket
+from exporter.activity.known_levels import KnownLevels
+from exporter.activity.learned_levels import LearnedLevels
 from exporter.activity.levels import LONGEST_SAMPLE_SECONDS, LevelLearner
-from exporter.activity.power import (
-    KnownLevels,
-    LearnedLevels,
-    Split,
-    scaled,
-    waiting_seconds,
-)
 from exporter.activity.slices import Alignment, Slice, following_at_once
+from exporter.activity.splits import Split, scaled
+from exporter.activity.windows import pieces_of, whole
 from exporter.activity.witness import GpmWitness
 from exporter.records import (
     ActivityLevel,
@@ -93,6 +90,10 @@ class GpuActivity:
     @power_limit_watts.setter
     def power_limit_watts(self, watts: float | None) -> None:
         self._learner.power_limit_watts = watts
+
+    def note_turn(self, seconds: float, at: float) -> None:
+        """Takes how many seconds lie between the starts of two passes, by the log at an instant."""
+        self._learned.note_turn(seconds, at)
 
     def fold(self, record: RingSamples | GpmWindow | GpuLevels) -> list[ActivityWindow]:
         """Takes a record; returns the windows it completed."""
@@ -198,9 +199,9 @@ class GpuActivity:
         self._check(block, shapes)
         for slice_, split in zip(block.slices, splits, strict=True):
             if split is None:
-                yield self._whole(slice_, slice_.resident_ratio, Method.RESIDENCY)
+                yield whole(self._gpu, slice_, slice_.resident_ratio, Method.RESIDENCY)
             else:
-                yield from self._pieces(slice_, split, Method.POWER)
+                yield from self._pieces_of(slice_, split, Method.POWER)
 
     def _known_shape(self, known: KnownLevels, slice_: Slice) -> list[float] | None:
         if not slice_.pieces:
@@ -257,7 +258,7 @@ class GpuActivity:
         known = [shape for shape in shapes if shape is not None]
         if len(known) < len(shapes):
             for slice_ in block.slices:
-                yield self._whole(slice_, bracket.likely * slice_.resident_ratio, Method.GPM)
+                yield whole(self._gpu, slice_, bracket.likely * slice_.resident_ratio, Method.GPM)
             return
         have = sum(map(sum, known))
         bounded = min(max(have, bracket.low * resident), bracket.high * resident)
@@ -272,27 +273,7 @@ class GpuActivity:
                 spare = slice_.resident_seconds - part
                 part += spare * (total - have) / (resident - have)
             working = scaled(shape, slice_.pieces, part)
-            yield from self._pieces(slice_, Split.of(working), Method.GPM)
+            yield from self._pieces_of(slice_, Split.of(working), Method.GPM)
 
-    def _pieces(self, slice_: Slice, split: Split, method: Method) -> Iterator[ActivityWindow]:
-        waiting = waiting_seconds(
-            split.working, slice_.pieces, slice_.resident_seconds, self._learner.rest_watts
-        )
-        for piece, works, waits, proven in zip(
-            slice_.pieces, split.working, waiting, split.proven, strict=True
-        ):
-            start, end, seconds = piece.started_at, piece.ended_at, piece.seconds
-            if not proven:
-                share = min((works + waits) / seconds, 1.0)
-                yield ActivityWindow(self._gpu, start, end, share, None, Method.RESIDENCY)
-                continue
-            share = min(works / seconds, 1.0)
-            waiting_share = min(waits / seconds, 1.0 - share)
-            yield ActivityWindow(self._gpu, start, end, share, waiting_share, method)
-
-    def _whole(self, slice_: Slice, working_ratio: float, method: Method) -> ActivityWindow:
-        waiting: float | None = None
-        if method is not Method.RESIDENCY:
-            waiting = max(slice_.resident_ratio - working_ratio, 0.0)
-        start, end = slice_.started_at, slice_.ended_at
-        return ActivityWindow(self._gpu, start, end, working_ratio, waiting, method)
+    def _pieces_of(self, slice_: Slice, split: Split, method: Method) -> Iterator[ActivityWindow]:
+        return pieces_of(self._gpu, slice_, split, (method, self._learner.rest_watts))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from exporter.activity.gpm import Bracket
 from exporter.activity.levels import LevelLearner
-from exporter.activity.power import Split
 from exporter.activity.slices import Slice
+from exporter.activity.splits import Split
 from exporter.activity.work import Seen, WorkLearner
 from exporter.records import GpmWindow
 

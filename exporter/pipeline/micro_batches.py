@@ -27,6 +27,7 @@ STALE_GAPS = 4.0
 _KEPT_LINES = 256
 _KEPT_STAGES = 64
 _JUDGED_PASSES = 4  # newest passes that tell the number of active slots
+_JUDGED_LINES = 4  # newest lines that tell how often a pass begins
 _STEADY = 0.15  # passes that hold this much more or fewer requests are of another time
 _NEAR_WHOLE = 0.25  # how near N / mean b must be to a whole number of slots
 _NEAR_WHOLE_WORKING = 0.1  # how near the mean number of working stages must be
@@ -92,6 +93,20 @@ class SlotObserver:
             )
 
     # --- answers -------------------------------------------------------------------------------
+
+    def turn_seconds(self, batch: Batch, facts: Mapping[str, FactValue]) -> float | None:
+        """Time between the starts of two passes on a stage, by the stage's newest lines.
+
+        The shortest of late: lines that were lost make it look longer. `None` if not known.
+        """
+        lines = list(self._stages.get((batch.pp_rank, batch.tp_rank), ()))[-_JUDGED_LINES:]
+        interval = count_of(facts, "decode_log_interval")
+        if interval is None or len(lines) < _JUDGED_LINES:
+            return None
+        return min(
+            (after.at - before.at) / (interval + after.prefills - before.prefills)
+            for before, after in pairwise(lines)
+        )
 
     def figures(
         self, facts: Mapping[str, FactValue], activity: Activity | None, now: float

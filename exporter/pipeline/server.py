@@ -123,6 +123,11 @@ class ServerPipelines:
                 pipeline.observe(_figures(batch.dp_rank, pipeline, self._facts, batch.logged_at))
             pipeline.slots.fold_batch(batch)
 
+    def turn_seconds(self, batch: Batch) -> float | None:
+        """Time between the starts of two passes of the line's pipeline; `None` if not known."""
+        pipeline = self._pipeline(batch.dp_rank)
+        return pipeline.slots.turn_seconds(batch, self._facts) if pipeline is not None else None
+
     def fold_window(self, window: ActivityWindow) -> None:
         """Takes a window of any GPU."""
         for pipeline in self._pipelines.values():
