@@ -11,6 +11,7 @@ from statistics import fmean, pvariance
 from exporter.pipeline.bubbles import Together
 from exporter.pipeline.clock import PipelineClock, Second
 from exporter.pipeline.figures import SecondFigures, StageFigures, Variance
+from exporter.records import Method
 
 MEAN_SECONDS = 30
 LEAST_MEAN_SECONDS = 10.0
@@ -144,6 +145,18 @@ def skew_and_balance(means: Sequence[float | None]) -> tuple[float | None, float
     if len(known) < max(len(means), 2) or fmean(known) < LEAST_MEAN_RATIO:
         return None, None
     return max(known) - min(known), fmean(known) / max(known)
+
+
+def bound_ratios(seconds: Sequence[Second], pp_ranks: Sequence[int]) -> list[float]:
+    """Of each stage that worked: the share of its work that is only known as an upper bound."""
+    ratios = []
+    for pp_rank in pp_ranks:
+        seen = [second.stages[pp_rank] for second in seconds if pp_rank in second.stages]
+        working = sum(stage.working for stage in seen)
+        if working > 0.0:
+            bound = sum(stage.working for stage in seen if stage.method is Method.RESIDENCY)
+            ratios.append(bound / working)
+    return ratios
 
 
 def variance(seconds: Iterable[Second], stages: int) -> Variance | None:

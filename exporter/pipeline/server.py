@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from exporter.pipeline.clock import PipelineClock, Second
-from exporter.pipeline.figures import PipelineFigures, SecondFigures
+from exporter.pipeline.figures import PipelineFigures, SecondFigures, Variance
 from exporter.pipeline.gain_fit import GainFit, Operation
 from exporter.pipeline.means import (
     active_mean,
+    bound_ratios,
     bubble,
     inflight_occupancy,
     last_complete,
@@ -39,6 +40,8 @@ from exporter.records import (
 
 _MOST_PIPELINES = 64
 _OBSERVE_SECONDS = 10.0
+_ALIKE = 0.15
+"""Stages are compared if no more of one's work than this is an upper bound and of another's not."""
 """How often a steady stretch is taken for the fit of pass times; its figures are 30 s means."""
 _MEASURED = (Method.GPM, Method.POWER)
 """Methods whose working share is no upper bound."""
@@ -201,13 +204,16 @@ def _figures(
         if clock.expected is None or stage.pp_rank in expected
     )
     means = [mean_working(seconds, pp_rank) for pp_rank in expected]
-    skew, balance = skew_and_balance(means)
+    bounds = bound_ratios(seconds, expected)
+    alike = max(bounds, default=0.0) - min(bounds, default=0.0) <= _ALIKE
+    skew, balance = skew_and_balance(means) if alike else (None, None)
+    varied = variance(seconds, len(expected))
     active = active_mean(seconds, len(expected))
-    highest = max((mean for mean in means if mean is not None), default=None)
-    whole_view = count_of(facts, "pp_size") in (None, len(expected))
     activity = None
-    if active is not None and highest is not None and whole_view:
-        activity = Activity(active, highest)
+    if count_of(facts, "pp_size") in (None, len(expected)) and max(bounds, default=1.0) <= _ALIKE:
+        highest = max((mean for mean in means if mean is not None), default=None)
+        if active is not None and highest is not None and _flows(varied):
+            activity = Activity(active, highest)
     slots = pipeline.slots.figures(facts, activity, now)
     return PipelineFigures(
         dp_rank=dp_rank,
@@ -224,13 +230,19 @@ def _figures(
         skew_ratio=skew,
         balance_ratio=balance,
         active_stages_mean=active,
-        variance=variance(seconds, len(expected)),
+        variance=varied,
         slots=slots,
         predicted_gain_ratio=(
             pipeline.gain.gain_ratio(slots.sizes, slots.slots or 1) if slots.sizes else None
         ),
         late_seconds=clock.late_seconds,
     )
+
+
+def _flows(varied: Variance | None) -> bool:
+    """Whether the stages do not stop together: the mean number of working ones would say less."""
+    seen = None if varied is None else varied.active_ratio or varied.active_ratio_at_least
+    return seen is None or seen <= 1.0
 
 
 def _resolution(seconds: list[Second]) -> float | None:

@@ -1,7 +1,7 @@
 """What can be wrong with a pipelined server, as numbers the simulator can play.
 
 All costs are invented, but chosen near one story: 32 clients on a model that fills eight 96 GB
-cards give 870 tok/s when the micro-batches are even and 120 tok/s when they sit in one.
+cards, which is fast when the micro-batches are even and slow when all sit in one.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ _ALL = (
         "thundering_herd",
         "32 requests in one micro-batch that travels alone through 8 stages.",
         loads=(ClosedLoop(prompt_tokens=200),),
+        cost=Cost(decode_request_seconds=0.002),
         pp_max_micro_batch_size=256,
+        decode_log_interval=11,
     ),
     Scenario(
         "uneven_split",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -440,6 +441,19 @@ def test_windows_too_long_for_the_rhythm_leave_the_variance_of_active_stages_ope
     assert figures.variance is not None
     assert figures.variance.active_ratio is None
     assert figures.variance.active_ratio_at_least == pytest.approx(0.0, abs=1e-6)
+
+
+def test_stages_known_by_different_means_are_not_compared():
+    """One stage's share is measured, another's an upper bound: their difference is no skew."""
+    pipelines = loaded(4)
+    rows = [w for gpu in range(4) for w in row(gpu, [0.5 + 0.1 * (gpu == 3)] * 1500)]
+    bound = [
+        replace(w, waiting_ratio=None, method=Method.RESIDENCY) if w.gpu == 3 else w for w in rows
+    ]
+    fold(pipelines, bound)
+    figures = closed(pipelines, 30.0)
+    assert figures.skew_ratio is None
+    assert figures.balance_ratio is None
 
 
 def test_skew_of_stages_that_hardly_work_is_not_shown():

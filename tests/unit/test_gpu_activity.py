@@ -497,3 +497,29 @@ def test_levels_that_cannot_be_used_are_not(
     windows = windows_of(activity_of(H200), given)
     check_shape(windows)
     assert {window.method for window in windows} == {Method.RESIDENCY}
+
+
+# --- what the log says of turns ------------------------------------------------------------------
+
+
+def always_at_work(turn_seconds: float | None) -> set[Method]:
+    """The methods for a card that idles first, and then works without a pause."""
+    activity = activity_of(H200)
+    timeline = Timeline()
+    timeline.extend(3.0, State.IDLE)
+    timeline.extend(60.0, State.DECODE)
+    if turn_seconds is not None:
+        activity.note_turn(turn_seconds, BEGAN_AT + 50.0)
+    windows = windows_of(activity, records(timeline, H200, random.Random(3), (UTILIZATION, POWER)))
+    late = between(windows, BEGAN_AT + 45.0, BEGAN_AT + 59.0)
+    assert {window.working_ratio for window in late} == {1.0}
+    return {window.method for window in late}
+
+
+def test_a_stage_that_never_waits_is_proven_to_work_where_a_wait_would_show() -> None:
+    assert always_at_work(0.2) == {Method.POWER}
+
+
+@pytest.mark.parametrize("turn_seconds", [0.05, None])
+def test_short_or_unknown_turns_prove_nothing(turn_seconds: float | None) -> None:
+    assert always_at_work(turn_seconds) == {Method.RESIDENCY}

@@ -98,6 +98,20 @@ def observe(
     return observer.figures(facts(slots, ring.interval), activity, ring.end(batches))
 
 
+@pytest.mark.parametrize("interval", [11, 40])
+def test_lines_tell_how_often_a_pass_begins(interval):
+    observer, ring = SlotObserver(), Ring((4,) * 8, interval, prefills={100: 2, 300: 1})
+    *_, last = [line for line in ring.lines(2000) if not observer.fold_batch(line)]
+    assert observer.turn_seconds(last, facts(8, interval)) == pytest.approx(0.004, rel=1e-4)
+    assert observer.turn_seconds(last, facts(8, None)) is None
+
+
+def test_too_few_lines_tell_nothing_of_turns():
+    observer, ring = SlotObserver(), Ring((4,) * 8, 41)
+    *_, last = [line for line in ring.lines(130) if not observer.fold_batch(line)]
+    assert observer.turn_seconds(last, facts(8)) is None
+
+
 # --- facts -------------------------------------------------------------------------------------
 
 

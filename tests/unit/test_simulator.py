@@ -98,7 +98,7 @@ def _herd(run: Run) -> bool:
     return (
         all(abs(share - 0.125) < 0.02 for share in working(run))
         and effective_microbatches(run.truth) < 1.5
-        and 100 < run.truth.generated_tokens_per_second < 140
+        and 55 < run.truth.generated_tokens_per_second < 75
     )
 
 
