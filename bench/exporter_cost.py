@@ -37,10 +37,10 @@ profile.enable()
 
 PARTS = {
     "NVML (hand-over)": ("sources/gpus",),
-    "journal": ("sources/journal", "systemd"),
-    "log lines": ("sglang_log", "batch_", "admission", "launch_state", "process_title"),
-    "activity": ("gpu_activity", "activity_", "gain_fit"),
-    "pipeline": ("pipeline", "bubbles", "in_flight", "micro_batches", "slot_passes"),
+    "journal": ("sources/journal", "systemd", "positions.py"),
+    "log lines": ("exporter/sglang", "admission.py"),
+    "activity": ("exporter/activity/",),
+    "pipeline": ("exporter/pipeline", "statistics.py"),
     "samples and gauges": ("sample_rings", "gpu_state", "stage_state", "stage_map"),
     "scrape": ("collector", "web.py", "prometheus_client", "gzip", "aiohttp", "api.py"),
 }

@@ -66,6 +66,11 @@ class SignalIntegral:
 
     def _add_to_seconds(self, start: float, end: float, value: float) -> None:
         seconds = self._seconds
+        known = seconds.get(int(start))
+        if known is not None and end <= int(start) + 1:  # by far the most samples
+            known[0] += end - start
+            known[1] += (end - start) * value
+            return
         second = math.floor(max(start, end - _KEPT_SECONDS))
         start = max(start, second)
         while start < end:

@@ -37,7 +37,7 @@ _MEMORY_SAMPLES = 3000
 _KEPT_SLICES = 150
 _RESOLVED_SLICES = 75
 """Whether passes are resolved is asked of these: the last 15 s."""
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 2.0
 _FEWEST_SAMPLES = 15
 _FEWEST_SHARE = 0.01
 _FEWEST_VISITS = 4
@@ -64,7 +64,7 @@ class _Peak(NamedTuple):
 
 
 class LevelLearner:
-    """Learns from slices in time order; a few thousand counters, looked at once a second.
+    """Learns from slices in time order; a few thousand counters, looked at every other second.
 
     Attributes:
         power_limit_watts: The card's limit; `None` if not known, then the most it drew of late.
@@ -115,7 +115,7 @@ class LevelLearner:
         self.noise_watts += _IDLE_STEP * (bounded - self.noise_watts)
 
     def observe(self, slice_: Slice) -> None:
-        """Takes a slice; once a second, looks for the waiting level."""
+        """Takes a slice; every other second, looks for the waiting level."""
         # A sample that a slice's border cuts counts where the larger part of it lies.
         watts = tuple(
             piece.watts
@@ -170,7 +170,10 @@ class LevelLearner:
         counts = self._counts
         lowest, highest = min(counts, default=0), max(counts, default=0)
         every = range(lowest - margin, highest + margin + 1)
-        before = [0, *accumulate(counts[watts] for watts in every)]
+        dense = [0] * len(every)
+        for watts, count in counts.items():
+            dense[watts - every[0]] = count
+        before = [0, *accumulate(dense)]
         peaks: list[_Peak] = []
         fewest = max(_FEWEST_SAMPLES, _FEWEST_SHARE * self._total)
         for at in range(margin, margin + highest - lowest + 1):
@@ -197,7 +200,7 @@ class LevelLearner:
         for resident, values in self._slices:
             samples += len(values)
             idle += len(values) * (1.0 - resident)
-            below += sum(value <= high for value in values)
+            below += sum(map(high.__ge__, values))
         return idle >= _LEAST_IDLE * samples and abs(below - idle) <= _IDLE_TOLERANCE * idle
 
     def _is_waiting(self, peak: _Peak, idle: float) -> bool:

@@ -162,28 +162,28 @@ class Alignment:
     def _pieces(self, window: _Sample) -> tuple[Piece, ...]:
         """The power samples inside a window; none if they leave a part of it uncovered."""
         samples, pieces = self._power.samples, []
-        before = self._before(window.started_at)
-        covered = window.started_at
-        while samples and samples[0].started_at < window.ended_at:
-            sample = samples[0]
-            if sample.ended_at > window.started_at:
+        first, last, _ = window
+        before = self._before(first)
+        covered = first
+        while samples and samples[0].started_at < last:
+            started_at, ended_at, watts = samples[0]
+            if ended_at > first:
                 after = samples[1] if len(samples) > 1 else None
-                follows = after is not None and after.started_at <= sample.ended_at
-                start = max(sample.started_at, window.started_at)
-                end = min(sample.ended_at, window.ended_at)
+                follows = after is not None and after.started_at <= ended_at
+                start = started_at if started_at > first else first
+                end = ended_at if ended_at < last else last
                 if start > covered:
                     covered = -1.0  # a gap: this window has no usable power
                 elif covered >= 0.0:
                     covered = end
                 next_watts = after.value if after is not None and follows else None
-                length = sample.ended_at - sample.started_at
-                pieces.append(Piece(start, end, sample.value, before, next_watts, length))
-            if sample.ended_at > window.ended_at:
+                pieces.append(Piece(start, end, watts, before, next_watts, ended_at - started_at))
+            if ended_at > last:
                 break
             samples.popleft()
-            before = self._last_watts = sample.value
-            self._last_watts_at = sample.ended_at
-        return tuple(pieces) if covered >= window.ended_at else ()
+            before = self._last_watts = watts
+            self._last_watts_at = ended_at
+        return tuple(pieces) if covered >= last else ()
 
     def _before(self, at: float) -> float | None:
         # The sample across the border was left in the ring; its own neighbor is what was popped.

@@ -65,6 +65,11 @@ class GpmWitness:
             judged: The window's slices, and what power says of them.
             following: The slice after those, if it is known.
         """
+        if not self._levels.passes_resolved:
+            # Nothing is proven but rests: nothing to learn, and nobody to ask.
+            self._last = None
+            self._stretches.clear()
+            return None
         proven = observed = 0.0
         for slice_, split in judged:
             for stretch in _stretches(slice_, split):
@@ -74,7 +79,7 @@ class GpmWitness:
                 proven += seconds if stretch.working is not None else 0.0
         self._learn()
         self._last = (window, resident_ratio)
-        if not self._levels.passes_resolved or proven < _LEAST_PROVEN * observed:
+        if proven < _LEAST_PROVEN * observed:
             return None
         ahead = () if following is None else _stretches(following, None)
         inside = _inside((*self._stretches, *ahead), window)
