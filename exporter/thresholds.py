@@ -70,6 +70,10 @@ LEAST_MEASURED_RATIO = 0.9
 residency a waiting stage looks like a working one."""
 LEAST_WORKING_RATIO = 0.1
 """Stages that work less on average say nothing about their differences (definition of skew)."""
+HIGH_BUBBLE_RATIO = 0.4
+"""Share of stage time lost in flight from which it is a fault of its own."""
+FULL_POOL_RATIO = 0.9
+"""Used share of a KV pool from which it keeps requests waiting."""
 
 _MINUTE = 60
 _CRITICAL, _WARNING, _INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
@@ -86,22 +90,18 @@ THRESHOLDS: dict[str, Threshold] = {
         _WARNING,
         "One slow stage of eight that leaves the others a quarter of their time has a load balance "
         "(mean over highest) of 0.78; POP's efficiency metrics call 0.8 and more acceptable.",
-        {
-            "in flight": LEAST_INFLIGHT_RATIO,
-            "measured": LEAST_MEASURED_RATIO,
-            "working": LEAST_WORKING_RATIO,
-        },
+        {"in flight": LEAST_INFLIGHT_RATIO, "measured": LEAST_MEASURED_RATIO},
     ),
     "BubbleRatioHigh": Threshold(
         "pipeline:sglang_pipeline_bubble:ratio_rate5m",
         Fires.AT_OR_ABOVE,
-        0.5,
+        HIGH_BUBBLE_RATIO,
         "ratio",
         5 * _MINUTE,
         10 * _MINUTE,
         _WARNING,
-        "Half of the GPUs' time is lost; M equal micro-batches in P stages leave 1 - M/P, and "
-        "batches of two requests could be twice as many micro-batches.",
+        "Twice the 0.2 that POP's efficiency metrics accept as lost. M equal micro-batches in P "
+        "stages leave 1 - M/P, and batches of two requests could be twice as many micro-batches.",
         {"in flight": LEAST_INFLIGHT_RATIO, "batch": LEAST_BATCH_REQUESTS},
     ),
     "ThunderingHerd": Threshold(
@@ -113,10 +113,10 @@ THRESHOLDS: dict[str, Threshold] = {
         10 * _MINUTE,
         _WARNING,
         "The verdict's own bound: at most 1.5 effective micro-batches, or a quarter of the stages "
-        "where that is more, while half of the stage time is a bubble.",
+        "where that is more, while the bubble is high.",
         {
             "stages to a micro-batch": 4.0,
-            "bubble": 0.5,
+            "bubble": HIGH_BUBBLE_RATIO,
             "in flight": LEAST_INFLIGHT_RATIO,
             "batch": LEAST_BATCH_REQUESTS,
         },
@@ -142,7 +142,11 @@ THRESHOLDS: dict[str, Threshold] = {
         _WARNING,
         "Every stage prints the lines of all micro-batches, so a stage without one while others "
         "print five, or while its GPU is measured to work, is not heard.",
-        {"lines of others": 5.0, "working": LEAST_WORKING_RATIO},
+        {
+            "lines of others": 5.0,
+            "working": LEAST_WORKING_RATIO,
+            "measured": LEAST_MEASURED_RATIO,
+        },
     ),
     "QueueWithIdleStages": Threshold(
         "pipeline:sglang_pipeline_bubble:ratio_rate5m",
@@ -152,9 +156,9 @@ THRESHOLDS: dict[str, Threshold] = {
         5 * _MINUTE,
         10 * _MINUTE,
         _CRITICAL,
-        "Users wait in the queue while GPU time is unused; 0.2 is what POP still accepts as lost, "
+        "Users wait in the queue while GPU time is unused and the pool has room; 0.2 is what POP still accepts as lost, "
         "and one stage 1.5 times slower leaves 0.29.",
-        {"in flight": LEAST_INFLIGHT_RATIO},
+        {"in flight": LEAST_INFLIGHT_RATIO, "full pool": FULL_POOL_RATIO},
     ),
     "MicrobatchesNotObservable": Threshold(
         "pipeline:sglang_pipeline_microbatch_slots_observable:max",
@@ -168,7 +172,7 @@ THRESHOLDS: dict[str, Threshold] = {
         "40 and 8 filled slots the same one for ever (the value is the share of slots shown).",
     ),
     "DecodeWithoutGraph": Threshold(
-        "pipeline:sglang_pipeline_stage_graph_batches:ratio_rate5m",
+        "pipeline_mode:sglang_pipeline_stage_graph_batches:ratio_rate5m",
         Fires.BELOW,
         0.5,
         "ratio",
@@ -179,9 +183,9 @@ THRESHOLDS: dict[str, Threshold] = {
         "in 16 to 23 % of the time.",
     ),
     "KvPoolExhausted": Threshold(
-        "pipeline:sglang_pipeline_stage_token_usage:ratio_max",
+        "pipeline_pool:sglang_pipeline_stage_token_usage:ratio_max",
         Fires.AT_OR_ABOVE,
-        0.9,
+        FULL_POOL_RATIO,
         "ratio",
         5 * _MINUTE,
         10 * _MINUTE,
