@@ -10,7 +10,7 @@ from exporter import metric_catalog as catalog
 from grafana import palette, sglang
 from grafana.figures import About, Figure, Query
 from grafana.frame import Row, dashboard, label_values, query_variable, text_variable
-from grafana.limits import limit
+from grafana.limits import loaded_occupancy_steps
 from grafana.panels import heat_map, stat_panel, status_history, time_series
 from grafana.queries import (
     MEASURED,
@@ -216,7 +216,7 @@ def _work(name: str, scope: Scope) -> Panel:
             about=About(
                 f"Which stage of {name} has work when? Share of a stage's time with work while "
                 f"requests were in flight. {_HOW}",
-                "all blue.",
+                "all blue; dark is a quarter or less, as where one herd serves four stages or more.",
                 "low rows and columns are bubbles; Pipeline occupancy tells their causes apart.",
             ),
             queries=[Query(in_order(loaded_share(scope, "pp_rank")), "stage {{pp_rank}}")],
@@ -224,7 +224,7 @@ def _work(name: str, scope: Scope) -> Panel:
             decimals=0,
             minimum=0,
             maximum=1,
-            thresholds=limit("BubbleRatioHigh", "QueueWithIdleStages", complement=True),
+            thresholds=loaded_occupancy_steps(),
             alerts=("BubbleRatioHigh",),
         ),
         columns=60,

@@ -16,14 +16,6 @@ from grafana.queries import EXPORTER, RATE_INTERVAL, TARGET
 from grafana.tables import table_panel
 
 UID: Final = "sglang-pipeline-exporter"
-OF_PROMETHEUS: Final = ("up", "scrape_duration_seconds")
-"""What Prometheus itself records of every target."""
-OF_THE_PROCESS: Final = (
-    "process_cpu_seconds_total",
-    "process_resident_memory_bytes",
-    "process_open_fds",
-)
-"""What every exporter written with Prometheus's client says of its process."""
 
 
 def build() -> Dashboard:
@@ -61,7 +53,7 @@ def build() -> Dashboard:
             ),
             Row(
                 "The process",
-                [(_processor(), 6, 7), (_memory(), 6, 7), (_files(), 6, 7), (_scrapes(), 6, 7)],
+                [(_processor(), 8, 7), (_memory(), 8, 7), (_files(), 8, 7)],
             ),
         ],
     )
@@ -406,28 +398,6 @@ def _files() -> Panel:
             "constant; journals that rotate come and go.",
             "growth without end is a fault: please report it.",
         ),
-    )
-
-
-def _scrapes() -> Panel:
-    return time_series(
-        Figure(
-            title="Time of a scrape",
-            about=About(
-                "How long does a scrape take, as Prometheus sees it? A scrape only reads a "
-                "snapshot and never waits for the driver.",
-                "milliseconds.",
-                "near the scrape timeout: the host has no processor time to give.",
-            ),
-            queries=[
-                Query(
-                    f"max by (job, instance) (scrape_duration_seconds{{{TARGET}}})",
-                    "{{instance}} {{job}}",
-                )
-            ],
-            unit="s",
-            minimum=0,
-        )
     )
 
 

@@ -26,6 +26,7 @@ from grafana_foundation_sdk.models.dashboard import (
     SpecialValueMap,
     SpecialValueMatch,
     ThresholdsConfig,
+    ValueMap,
     ValueMapping,
     ValueMappingResult,
 )
@@ -43,6 +44,11 @@ _NAN: Final = SpecialValueMap(
         result=ValueMappingResult(text=NOT_OBSERVABLE, color=palette.GRAY, index=0),
     )
 )
+
+
+def words(texts: Mapping[str, str]) -> ValueMap:
+    """Words in place of numbers, such as 1 and 0."""
+    return ValueMap({value: ValueMappingResult(text=text) for value, text in texts.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def text_variable(name: str, value: str, description: str) -> VariableModel:
 def _annotations() -> list[AnnotationQuery]:
     info = f"{catalog.CATALOG[catalog.INFO].name}{{{TARGET}}}"
     ranks = f'{catalog.CATALOG[catalog.GPU_INFO].name}{{{TARGET}, pp_rank!=""}}'
-    began = f"count by (server, dp_rank) ({ranks})"
+    here, before = (f"count by (server, dp_rank) ({ranks}{ago})" for ago in ("", " offset 1m"))
     return [
         AnnotationQuery(
             name="Annotations & Alerts",
@@ -193,7 +193,7 @@ def _annotations() -> list[AnnotationQuery]:
         _annotation(
             "Server started",
             palette.GREEN,
-            f"{began} unless {began} offset 1m",
+            f"{here} unless {before}",
             "Server started: {{server}}",
             "Its ranks appeared on the GPUs.",
         ),

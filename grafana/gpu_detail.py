@@ -35,7 +35,7 @@ def build() -> Dashboard:
                 "Power and heat",
                 [
                     (_power(), 12, 8),
-                    (_of_limit(), 12, 8),
+                    (_energy(), 12, 8),
                     (_temperature(), 8, 7),
                     (_clock(), 8, 7),
                     (_throttled(), 8, 7),
@@ -217,15 +217,29 @@ def _gpm(title: str, key: str, about: About) -> Panel:
 
 
 def _power() -> Panel:
+    return _gauge(
+        "Power",
+        catalog.GPU_POWER_WATTS,
+        "watt",
+        About(
+            "How much power does each GPU draw? Mean of the last complete second, from the "
+            "driver's 20 ms ring.",
+            "alike on all stages.",
+            "one above the others works more; one below is throttled, idle or waits.",
+        ),
+    )
+
+
+def _energy() -> Panel:
     energy = GPUS.rate(catalog.GPU_ENERGY_JOULES)
-    return time_series(
+    panel = time_series(
         Figure(
-            title="Power",
+            title="Energy per second",
             about=About(
-                "How much power does each GPU draw? Energy over time, so nothing between two "
-                "scrapes is missed.",
-                "alike on all stages.",
-                "one above the others works more; one below is throttled, idle or waits.",
+                "How much energy does each GPU use? The driver's own counter, read every 10 s, so "
+                "this is a mean over a minute or more and misses nothing between scrapes.",
+                "the level of the panel at the left.",
+                "far from it: the power seen once a scrape is not typical of the time between.",
             ),
             queries=[Query(f"sum by ({_BY}) ({energy})", _NAME)],
             unit="watt",
@@ -233,26 +247,8 @@ def _power() -> Panel:
             colors=palette.by_number("GPU"),
         )
     )
-
-
-def _of_limit() -> Panel:
-    watts = GPUS.now(catalog.GPU_POWER_WATTS)
-    most = GPUS.now(catalog.GPU_POWER_LIMIT_WATTS)
-    return time_series(
-        Figure(
-            title="Power, of the limit",
-            about=About(
-                "How near is each GPU to its power limit? Mean of the last complete second.",
-                "well below 100 % while decoding.",
-                "at 100 % the clock is held down: raise the limit or accept it.",
-            ),
-            queries=[Query(f"max by ({_BY}) ({watts} / {most})", _NAME)],
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
-            colors=palette.by_number("GPU"),
-        )
-    )
+    panel.interval = "1m"
+    return panel
 
 
 def _temperature() -> Panel:

@@ -6,7 +6,7 @@ from typing import Final
 
 from grafana_foundation_sdk.models.dashboard import ThresholdsConfig
 
-from exporter.thresholds import ALERT_PREFIX, THRESHOLDS, Fires
+from exporter.thresholds import ALERT_PREFIX, LEAST_MEASURED_RATIO, THRESHOLDS, Fires
 from grafana import palette
 from grafana.links import RUNBOOKS
 
@@ -33,6 +33,19 @@ def limit(alert: str, warning: str | None = None, *, complement: bool = False) -
     colors = [color for _, color in bounds[1:]] + [palette.GOOD]
     above = [(bound, color) for (bound, _), color in zip(bounds, colors, strict=True)]
     return palette.steps(palette.BAD, *above)
+
+
+def loaded_occupancy_steps() -> ThresholdsConfig:
+    """For occupancy while in flight: where bubbles alert, and below that where a herd may be."""
+    known = limit("BubbleRatioHigh", "QueueWithIdleStages", complement=True).steps or []
+    herd = 1 / THRESHOLDS["ThunderingHerd"].gates["stages to a micro-batch"]
+    above = [(bound.value, bound.color) for bound in known if bound.value is not None]
+    return palette.steps(palette.WORST, (herd, palette.BAD), *above)
+
+
+def measured_steps() -> ThresholdsConfig:
+    """For the share of stage time that is measured: below it stages are not compared."""
+    return palette.steps(palette.POOR, (LEAST_MEASURED_RATIO, palette.GOOD))
 
 
 def runbook_of(alert: str) -> str:

@@ -6,6 +6,8 @@ from typing import Final
 
 from grafana_foundation_sdk.models.dashboard import Threshold, ThresholdsConfig, ThresholdsMode
 
+WORST: Final = "#6B2000"
+"""Darker than the eight: what is nearly empty looks like a hole."""
 BAD: Final = "#D55E00"
 POOR: Final = "#E69F00"
 FAIR: Final = "#F0E442"

@@ -108,7 +108,7 @@ def heat_map(figure: Figure, *, axis: str, buckets: bool = False, columns: int =
         color=color,
         cell_gap=1,
         cell_values=heatmap.CellValues(unit=figure.unit),
-        filter_values=heatmap.FilterValueRange(le=1e-9),
+        filter_values=heatmap.FilterValueRange(le=0.005 if not buckets else 1e-9),
         rows_frame=heatmap.RowsHeatmapOptions(
             value=figure.title,
             layout=common.HeatmapCellLayout.LE if buckets else common.HeatmapCellLayout.UNKNOWN,
@@ -142,7 +142,7 @@ def bar_gauge(figure: Figure) -> Panel:
         reduce_options=_reduce("last"),
         legend=legend_options([], shown=False),
     )
-    return base_panel("bargauge", figure, options, None, _by_value(figure))
+    return base_panel("bargauge", figure, options, None, FieldColorModeId.THRESHOLDS)
 
 
 def _as_heat_map(panel: Panel) -> None:
@@ -155,7 +155,7 @@ def _as_heat_map(panel: Panel) -> None:
 def _by_value(figure: Figure) -> FieldColorModeId:
     if figure.thresholds:
         return FieldColorModeId.THRESHOLDS
-    return FieldColorModeId.CONTINUOUS_BLUES
+    return FieldColorModeId.CONTINUOUS_YL_BL  # its low end differs from a cell that is not there
 
 
 def _reduce(calculation: str) -> common.ReduceDataOptions:

@@ -104,6 +104,16 @@ def state_share(
     return f"{part} / ({whole} > 0)"
 
 
+def measured_share(scope: Scope, by: str = "") -> str:
+    """Share of observed stage time that a method divided which tells working from waiting.
+
+    Time that only other methods divided is a known 0.
+    """
+    part = _sum(scope.rate(catalog.STAGE_SECONDS, method=MEASURED), by)
+    whole = _sum(scope.rate(catalog.STAGE_SECONDS), by)
+    return f"({part} or 0 * {whole}) / ({whole} > 0)"
+
+
 def active_stages_share(scope: Scope) -> str:
     """Share of time by number of stages that work at once; of one exporter, never joined."""
     seconds = f"avg by (stages) ({scope.rate(catalog.ACTIVE_STAGES_SECONDS)})"

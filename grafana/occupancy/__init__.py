@@ -27,7 +27,7 @@ def build() -> Dashboard:
         "What each pipeline stage of an SGLang server does, and where its bubbles come from.",
         PIPELINE_VARIABLES,
         [
-            Row("Verdict", [(panel, 4, 5) for panel in verdict.panels()]),
+            Row("Verdict", verdict.panels()),
             Row("Stages over time", stages_over_time.panels()),
             Row("Micro-batches", micro_batches.panels()),
             Row("GPU and power", gpu_and_power.panels()),

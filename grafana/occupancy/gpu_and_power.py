@@ -6,9 +6,9 @@ from grafana_foundation_sdk.models.dashboard import Panel
 
 from exporter import metric_catalog as catalog
 from grafana.figures import About, Figure, Query
-from grafana.limits import limit
+from grafana.limits import loaded_occupancy_steps
 from grafana.panels import bar_gauge
-from grafana.queries import MEASURED, STAGES, in_order, of_stage, state_share
+from grafana.queries import STAGES, in_order, measured_share, of_stage, state_share
 from grafana.tables import table_panel
 
 
@@ -42,7 +42,7 @@ def _working_now() -> Panel:
             decimals=0,
             minimum=0,
             maximum=1,
-            thresholds=limit("BubbleRatioHigh", "QueueWithIdleStages", complement=True),
+            thresholds=loaded_occupancy_steps(),
         )
     )
 
@@ -78,13 +78,15 @@ def _stages_now() -> Panel:
         return Query(in_order(expression), instant=True)
 
     watts = of_stage(STAGES.now(catalog.GPU_POWER_WATTS), STAGES)
+    prefilled = STAGES.now(catalog.STAGE_BATCH_SIZE, mode="prefill")
     celsius = of_stage(STAGES.now(catalog.GPU_TEMPERATURE_CELSIUS), STAGES)
     return table_panel(
         Figure(
             title="Stages now",
             about=About(
                 "What does each stage do now, and how well is that known? Measured is the share "
-                "of its time that GPM or power told apart; the rest is an upper bound of work.",
+                "of its time that GPM or power told apart; the rest is an upper bound of work. Decoding "
+                "and prefilling: requests in the newest batch, one micro-batch and not a total.",
                 "rows alike, measured near 100 %.",
                 "the row that differs is the stage to look at; its GPU's page has clocks, "
                 "throttling and errors.",
@@ -93,17 +95,22 @@ def _stages_now() -> Panel:
                 by_stage(state_share(STAGES, "working", "pp_rank")),
                 by_stage(state_share(STAGES, "waiting", "pp_rank")),
                 by_stage(state_share(STAGES, "idle", "pp_rank")),
-                by_stage(state_share(STAGES, "", "pp_rank", method=MEASURED)),
+                by_stage(measured_share(STAGES, "pp_rank")),
                 by_stage(f"max by (pp_rank) ({STAGES.now(catalog.STAGE_GPU_UTILIZATION)})"),
                 by_stage(f"sum by (pp_rank) ({watts})"),
                 by_stage(f"max by (pp_rank) ({celsius})"),
                 by_stage(f"max by (pp_rank) ({STAGES.now(catalog.STAGE_RUNNING_REQUESTS)})"),
+                by_stage(f"max by (pp_rank) ({prefilled})"),
             ],
             unit="percentunit",
             decimals=0,
             minimum=0,
             maximum=1,
-            units={"^Power$": "watt", "^Temperature$": "celsius", "^(Stage|In batch)$": "short"},
+            units={
+                "^Power$": "watt",
+                "^Temperature$": "celsius",
+                "^(Stage|Decoding|Prefilling)$": "short",
+            },
         ),
         key="pp_rank",
         columns={
@@ -115,7 +122,8 @@ def _stages_now() -> Panel:
             "Value #E": "Kernel resident",
             "Value #F": "Power",
             "Value #G": "Temperature",
-            "Value #H": "In batch",
+            "Value #H": "Decoding",
+            "Value #I": "Prefilling",
         },
         bars=("Working", "Waiting", "Idle"),
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from exporter import metric_catalog as catalog
-from grafana.figures import About, Figure, Query
+from grafana.figures import About, Figure, Query, words
 from grafana.limits import limit
-from grafana.panels import bar_gauge
+from grafana.panels import stat_panel
 from grafana.queries import EXPORTER, PIPELINE
 from grafana.tables import table_panel
 
 
 def panels() -> list[tuple[Panel, int, int]]:
     """The panels of this row, each with its width and height."""
-    return [(_what_shows_more(), 8, 7), (_sources(), 8, 7), (_configuration(), 8, 7)]
+    return [(_what_shows_more(), 7, 7), (_sources(), 6, 7), (_configuration(), 11, 7)]
 
 
 def _what_shows_more() -> Panel:
@@ -39,12 +39,12 @@ def _what_shows_more() -> Panel:
 
 
 def _sources() -> Panel:
-    return bar_gauge(
+    return stat_panel(
         Figure(
             title="Sources of the exporter",
             about=About(
-                "Is everything read? 1 while a source is read, 0 while it cannot be.",
-                "1 everywhere.",
+                "Is everything read? A source that is down names its remedy in the exporter's log.",
+                "all are read.",
                 "the exporter's page at / and /-/ready name the remedy; the Exporter health "
                 "dashboard has lag, losses and refusals.",
             ),
@@ -60,8 +60,10 @@ def _sources() -> Panel:
             minimum=0,
             maximum=1,
             thresholds=limit("ExporterSourceDown"),
+            mappings=[words({"1": "is read", "0": "is down"})],
             alerts=("ExporterSourceDown",),
-        )
+        ),
+        sparkline=False,
     )
 
 

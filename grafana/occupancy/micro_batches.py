@@ -14,9 +14,8 @@ from grafana.queries import PIPELINE
 def panels() -> list[tuple[Panel, int, int]]:
     """The panels of this row, each with its width and height."""
     return [
-        (_sizes(), 9, 8),
-        (_slots(), 7, 8),
-        (_newest_batch(), 8, 8),
+        (_sizes(), 14, 8),
+        (_slots(), 10, 8),
     ]
 
 
@@ -46,12 +45,12 @@ def _slots() -> Panel:
         Figure(
             title="Slots filled, and slots seen",
             about=About(
-                "Does the log show all micro-batches, and how evenly are they filled? Slots there "
-                "are, slots that the log can show at this decode_log_interval, and effective "
+                "How evenly are the slots filled, and does the log show all that are filled? Slots "
+                "there are, those that the log can show at this decode_log_interval, and effective "
                 "micro-batches.",
                 "all lines together, at the number of slots.",
-                "seen below slots: --decode-log-interval 41 (or another prime). Effective far "
-                "below slots: uneven split or herd.",
+                "effective far below slots: uneven split or herd. Seen low and effective absent: "
+                "the log hides slots, --decode-log-interval 41 (or another prime) shows them.",
             ),
             queries=[
                 Query(f"max({PIPELINE.now(catalog.MICROBATCH_SLOTS)})", "slots"),
@@ -66,34 +65,5 @@ def _slots() -> Panel:
                 "^effective$": palette.BEST,
             },
             alerts=("ThunderingHerd", "MicrobatchesNotObservable"),
-        )
-    )
-
-
-def _newest_batch() -> Panel:
-    running = PIPELINE.now(catalog.STAGE_RUNNING_REQUESTS)
-    size = PIPELINE.now(catalog.STAGE_BATCH_SIZE, mode="prefill")
-    return time_series(
-        Figure(
-            title="Requests in the newest batch",
-            about=About(
-                "How many requests does one micro-batch hold? Of one micro-batch and never "
-                "summed: each stage prints the same batches. Highest and lowest over stages.",
-                "requests in flight over stages.",
-                "all requests in one batch is a herd; 1 or 2 in every batch of a full pipeline is "
-                "a split too fine to pay.",
-            ),
-            queries=[
-                Query(f"max({running})", "decode, highest stage"),
-                Query(f"min({running})", "decode, lowest stage"),
-                Query(f"max({size})", "prefill, highest stage"),
-            ],
-            unit="short",
-            minimum=0,
-            colors={
-                "^decode, highest": palette.BEST,
-                "^decode, lowest": palette.GOOD,
-                "^prefill": palette.POOR,
-            },
         )
     )

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.models.dashboard import Panel
 from exporter import metric_catalog as catalog
 from grafana import palette
 from grafana.figures import About, Figure, Query
-from grafana.limits import limit
+from grafana.limits import loaded_occupancy_steps
 from grafana.panels import heat_map, status_history, time_series
 from grafana.queries import (
     MEASURED,
@@ -39,7 +39,7 @@ def _work_of_each_stage() -> Panel:
             about=About(
                 "Which stage has work when? Each cell is the share of a stage's time with work "
                 "while requests were in flight; time without requests has no cell.",
-                "all blue.",
+                "all blue; dark is a quarter or less, as where one herd serves four stages or more.",
                 "all stages low all the time: a herd or too few micro-batches (compare the panel "
                 "below). One blue row among low ones: that stage is slow and the others wait. "
                 "Low columns: the whole pipeline stalls. Diagonals: long prefill chunks travel.",
@@ -49,7 +49,7 @@ def _work_of_each_stage() -> Panel:
             decimals=0,
             minimum=0,
             maximum=1,
-            thresholds=limit("BubbleRatioHigh", "QueueWithIdleStages", complement=True),
+            thresholds=loaded_occupancy_steps(),
             alerts=("BubbleRatioHigh",),
         )
     )
@@ -87,8 +87,8 @@ def _power_of_each_stage() -> Panel:
                 "that of the highest stage: a witness that needs no learned levels, where a "
                 "kernel that only waits counts as resident.",
                 "all rows alike.",
-                "one dark row: that stage sets the pace, the pale ones wait for it although their "
-                "GPUs read as busy. One pale row among dark ones: a throttled or idle card.",
+                "one dark blue row: that stage sets the pace; the pale ones wait for it although their "
+                "GPUs read as busy. One pale row among blue ones: a throttled or idle card.",
             ),
             queries=[
                 Query(

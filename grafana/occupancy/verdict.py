@@ -7,20 +7,28 @@ from grafana_foundation_sdk.models.dashboard import Panel
 from exporter import metric_catalog as catalog
 from grafana import palette
 from grafana.figures import About, Figure, Query
-from grafana.limits import limit
+from grafana.limits import limit, measured_steps
 from grafana.panels import stat_panel
-from grafana.queries import PIPELINE, bubble_share, loaded_share, or_unknown, throughput
+from grafana.queries import (
+    PIPELINE,
+    bubble_share,
+    loaded_share,
+    measured_share,
+    or_unknown,
+    throughput,
+)
 
 
-def panels() -> list[Panel]:
-    """The panels of this row."""
+def panels() -> list[tuple[Panel, int, int]]:
+    """The panels of this row, each with its width and height."""
     return [
-        _loaded_occupancy(),
-        _bubble(),
-        _filled_micro_batches(),
-        _balance(),
-        _throughput(),
-        _gain(),
+        (_loaded_occupancy(), 4, 5),
+        (_bubble(), 3, 5),
+        (_filled_micro_batches(), 4, 5),
+        (_balance(), 4, 5),
+        (_throughput(), 3, 5),
+        (_gain(), 3, 5),
+        (_measured(), 3, 5),
     ]
 
 
@@ -158,5 +166,27 @@ def _gain() -> Panel:
             unit="short",
             decimals=2,
             minimum=0,
+        )
+    )
+
+
+def _measured() -> Panel:
+    return stat_panel(
+        Figure(
+            title="Measured",
+            about=About(
+                "How far can these figures be trusted? Share of the stages' time that GPM or power "
+                "divided into working and waiting. In the rest a kernel that waits counts as work.",
+                "above 90 %.",
+                "occupancy and balance are upper bounds, and stages look more alike than they are: "
+                "compare their power. Levels are learned once a stage is seen idle or waiting "
+                "alone; what would show more stands at the bottom.",
+            ),
+            queries=[Query(or_unknown(measured_share(PIPELINE)))],
+            unit="percentunit",
+            decimals=0,
+            minimum=0,
+            maximum=1,
+            thresholds=measured_steps(),
         )
     )
