@@ -71,7 +71,7 @@ class Field:
         if self._mode.startswith("continuous"):
             low, high = self.minimum or 0.0, 1.0 if self.maximum is None else self.maximum
             return between(YELLOW_BLUE, (value - low) / ((high - low) or 1))
-        return next(color for bound, color in reversed(self.steps) if value >= bound)
+        return str(next(color for bound, color in reversed(self.steps) if value >= bound))
 
     def text(self, value: float | None) -> str:
         """With its unit, as Grafana writes it."""
