@@ -13,10 +13,10 @@ from typing import Final
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from grafana import compare, exporter_health, gpu_detail, occupancy
+from grafana import compare, gpu, health, occupancy
 
 FOLDER: Final = Path(__file__).parent / "dashboards"
-DASHBOARDS: Final = (occupancy, compare, gpu_detail, exporter_health)
+DASHBOARDS: Final = (occupancy, compare, gpu, health)
 
 
 def built() -> dict[str, str]:

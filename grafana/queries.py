@@ -127,9 +127,9 @@ def throughput(scope: Scope) -> str:
 
 
 def of_stage(gpu_value: str, scope: Scope) -> str:
-    """A value per GPU, given the labels of the stage that runs on it."""
+    """A value per GPU, given the labels of the stage that runs on it (of each, if they share)."""
     who = scope.select(catalog.GPU_INFO, pp_rank="!=") + scope.offset
-    return f"{gpu_value} * on (job, instance, gpu, uuid) group_left (pp_rank, tp_rank) {who}"
+    return f"{who} * on (job, instance, gpu, uuid) group_left () {gpu_value}"
 
 
 def in_order(expression: str, label: str = "pp_rank") -> str:

@@ -74,34 +74,21 @@ def _power_now() -> Panel:
 
 
 def _stages_now() -> Panel:
-    def by_stage(expression: str) -> Query:
-        return Query(in_order(expression), instant=True)
-
-    watts = of_stage(STAGES.now(catalog.GPU_POWER_WATTS), STAGES)
-    prefilled = STAGES.now(catalog.STAGE_BATCH_SIZE, mode="prefill")
-    celsius = of_stage(STAGES.now(catalog.GPU_TEMPERATURE_CELSIUS), STAGES)
+    columns = _columns()
+    letters = (f"Value #{chr(ord('A') + at)}" for at in range(len(columns)))
     return table_panel(
         Figure(
             title="Stages now",
             about=About(
                 "What does each stage do now, and how well is that known? Measured is the share "
-                "of its time that GPM or power told apart; the rest is an upper bound of work. Decoding "
-                "and prefilling: requests in the newest batch, one micro-batch and not a total.",
+                "of its time that GPM or power told apart; the rest is an upper bound of work. "
+                "Decoding and prefilling: requests in the newest batch, one micro-batch and not a "
+                "total.",
                 "rows alike, measured near 100 %.",
                 "the row that differs is the stage to look at; its GPU's page has clocks, "
                 "throttling and errors.",
             ),
-            queries=[
-                by_stage(state_share(STAGES, "working", "pp_rank")),
-                by_stage(state_share(STAGES, "waiting", "pp_rank")),
-                by_stage(state_share(STAGES, "idle", "pp_rank")),
-                by_stage(measured_share(STAGES, "pp_rank")),
-                by_stage(f"max by (pp_rank) ({STAGES.now(catalog.STAGE_GPU_UTILIZATION)})"),
-                by_stage(f"sum by (pp_rank) ({watts})"),
-                by_stage(f"max by (pp_rank) ({celsius})"),
-                by_stage(f"max by (pp_rank) ({STAGES.now(catalog.STAGE_RUNNING_REQUESTS)})"),
-                by_stage(f"max by (pp_rank) ({prefilled})"),
-            ],
+            queries=[Query(in_order(column), instant=True) for column in columns.values()],
             unit="percentunit",
             decimals=0,
             minimum=0,
@@ -113,17 +100,24 @@ def _stages_now() -> Panel:
             },
         ),
         key="pp_rank",
-        columns={
-            "pp_rank": "Stage",
-            "Value #A": "Working",
-            "Value #B": "Waiting",
-            "Value #C": "Idle",
-            "Value #D": "Measured",
-            "Value #E": "Kernel resident",
-            "Value #F": "Power",
-            "Value #G": "Temperature",
-            "Value #H": "Decoding",
-            "Value #I": "Prefilling",
-        },
+        columns={"pp_rank": "Stage", **dict(zip(letters, columns, strict=True))},
         bars=("Working", "Waiting", "Idle"),
     )
+
+
+def _columns() -> dict[str, str]:
+    """Heading → expression."""
+    watts = of_stage(STAGES.now(catalog.GPU_POWER_WATTS), STAGES)
+    celsius = of_stage(STAGES.now(catalog.GPU_TEMPERATURE_CELSIUS), STAGES)
+    prefilled = STAGES.now(catalog.STAGE_BATCH_SIZE, mode="prefill")
+    return {
+        "Working": state_share(STAGES, "working", "pp_rank"),
+        "Waiting": state_share(STAGES, "waiting", "pp_rank"),
+        "Idle": state_share(STAGES, "idle", "pp_rank"),
+        "Measured": measured_share(STAGES, "pp_rank"),
+        "Kernel resident": f"max by (pp_rank) ({STAGES.now(catalog.STAGE_GPU_UTILIZATION)})",
+        "Power": f"sum by (pp_rank) ({watts})",
+        "Temperature": f"max by (pp_rank) ({celsius})",
+        "Decoding": f"max by (pp_rank) ({STAGES.now(catalog.STAGE_RUNNING_REQUESTS)})",
+        "Prefilling": f"max by (pp_rank) ({prefilled})",
+    }
