@@ -47,10 +47,10 @@ format: $(VENV)/.dev ## Let ruff write the code's shape
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.dev ## Rewrite the generated parts of the docs
-	$(BIN)/cog -r README.md docs/*.md
+	$(BIN)/cog -r README.md docs/*.md docs/runbooks/README.md
 
 docs-check: $(VENV)/.dev ## Fail if a generated part of the docs is stale
-	$(BIN)/cog --check README.md docs/*.md
+	$(BIN)/cog --check README.md docs/*.md docs/runbooks/README.md
 
 dashboards: $(VENV)/.dev ## Rewrite grafana/dashboards from the code that builds them
 	$(BIN)/python -m grafana.build_dashboards
