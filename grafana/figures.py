@@ -36,6 +36,8 @@ from grafana import palette
 from grafana.limits import runbook_of
 
 NOT_OBSERVABLE: Final = "not observable"
+NONE_SEEN: Final = "none seen"
+"""Where series appear when something happens first, so that none is good news."""
 DATASOURCE: Final = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 _NAN: Final = SpecialValueMap(
@@ -96,6 +98,8 @@ class Figure:
     mappings: Sequence[ValueMapping] = ()
     decimals_of: Mapping[str, int] = field(default_factory=dict)
     """Exceptions from `decimals`, likewise."""
+    no_data: str = NOT_OBSERVABLE
+    """What stands there when no query has a series."""
     alerts: Sequence[str] = ()
     """Alerts on this figure, without prefix: the panel leads to their runbooks."""
 
@@ -116,7 +120,7 @@ def base_panel(
         thresholds=figure.thresholds or palette.steps(palette.BEST),
         color=FieldColor(mode=color, fixed_color=palette.BEST) if color else None,
         mappings=[*figure.mappings, _NAN],
-        no_value=NOT_OBSERVABLE,
+        no_value=figure.no_data,
         custom=custom,
     )
     panel = Panel(

@@ -6,7 +6,7 @@ from grafana_foundation_sdk.models.dashboard import Panel
 
 from exporter import metric_catalog as catalog
 from grafana import palette
-from grafana.figures import About, Figure, Query
+from grafana.figures import NONE_SEEN, About, Figure, Query
 from grafana.gpu.names import BY, NAME
 from grafana.limits import limit
 from grafana.panels import time_series
@@ -36,6 +36,7 @@ def _xid() -> Panel:
                 )
             ],
             unit="short",
+            no_data=NONE_SEEN,
             minimum=0,
             thresholds=limit("GpuXid"),
             alerts=("GpuXid",),

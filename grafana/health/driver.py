@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from exporter import metric_catalog as catalog
-from grafana.figures import About, Figure, Query
+from grafana.figures import NONE_SEEN, About, Figure, Query
 from grafana.panels import time_series
 from grafana.queries import EXPORTER
 
@@ -49,6 +49,7 @@ def _errors() -> Panel:
                 )
             ],
             unit="short",
+            no_data=NONE_SEEN,
             minimum=0,
         )
     )

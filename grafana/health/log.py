@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from exporter import metric_catalog as catalog
-from grafana.figures import About, Figure, Query
+from grafana.figures import NONE_SEEN, About, Figure, Query
 from grafana.limits import limit
 from grafana.panels import time_series
 from grafana.queries import EXPORTER, RATE_INTERVAL
@@ -80,6 +80,7 @@ def _rejected() -> Panel:
             ),
             queries=[Query(f"sum by (reason) ({rejected})", "{{reason}}")],
             unit="short",
+            no_data=NONE_SEEN,
             minimum=0,
             alerts=("LinesRejected",),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from exporter import metric_catalog as catalog
-from grafana.figures import About, Figure, Query
+from grafana.figures import NONE_SEEN, About, Figure, Query
 from grafana.limits import limit
 from grafana.panels import stat_panel, status_history
 from grafana.queries import EXPORTER, TARGET
@@ -99,6 +99,7 @@ def _what_shows_more() -> Panel:
             ),
             queries=[Query(EXPORTER.now(catalog.RECOMMENDATION), instant=True)],
             unit="string",
+            no_data=NONE_SEEN,
         ),
         key="setting",
         columns={"setting": "Setting to switch on", "instance": "Instance"},

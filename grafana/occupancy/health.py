@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from exporter import metric_catalog as catalog
-from grafana.figures import About, Figure, Query, words
+from grafana.figures import NONE_SEEN, About, Figure, Query, words
 from grafana.limits import limit
 from grafana.panels import stat_panel
 from grafana.queries import EXPORTER, PIPELINE
@@ -31,6 +31,7 @@ def _what_shows_more() -> Panel:
             ),
             queries=[Query(f"max by (setting) ({setting})", instant=True)],
             unit="short",
+            no_data=NONE_SEEN,
             decimals=0,
         ),
         key="setting",

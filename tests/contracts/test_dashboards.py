@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from exporter.thresholds import ALERT_PREFIX, LEAST_MEASURED_RATIO, THRESHOLDS, Fires
 from grafana import palette
 from grafana.build_dashboards import FOLDER, stale
-from grafana.figures import NOT_OBSERVABLE
+from grafana.figures import NONE_SEEN, NOT_OBSERVABLE
 from grafana.links import DOCS, RUNBOOKS
 from tests.dashboards import Json, dashboards, panels_of, queries_of, variables_of
 
@@ -30,7 +30,14 @@ UIDS = {
     "sglang-pipeline-exporter",
 }
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-DRAWN_WITHOUT_COLORS = {"heatmap"}
+APPEAR_WHEN_SEEN = {
+    "XID errors",
+    "Slowed down, by reason",
+    "Calls of the driver that failed",
+    "Lines refused, by reason",
+    "What would show more",
+}
+"""Panels of series that are absent until something happens."""
 SINGLE = {"server", "dp_rank", "model", "server_a", "server_b", "model_a", "model_b"}
 """Of these one is picked: figures of two pipelines must not be mixed."""
 
@@ -210,7 +217,8 @@ def test_it_has_targets_on_the_dashboards_data_source(panel: Json) -> None:
 def test_it_has_a_unit_and_says_when_nothing_is_known(panel: Json) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     assert defaults["unit"]
-    assert defaults["noValue"] == NOT_OBSERVABLE
+    expected = NONE_SEEN if panel["title"] in APPEAR_WHEN_SEEN else NOT_OBSERVABLE
+    assert defaults["noValue"] == expected
     unknown = defaults["mappings"][-1]["options"]
     assert unknown["match"] == "null+nan"
     assert unknown["result"]["text"] == NOT_OBSERVABLE
