@@ -148,7 +148,7 @@ def _target(query: Query, name: str) -> Dataquery:
         datasource=DATASOURCE,
         editor_mode=QueryEditorMode.CODE,
         expr=query.expression,
-        format_val=PromQueryFormat.TABLE if query.instant else PromQueryFormat.TIME_SERIES,
+        format_val=PromQueryFormat.TIME_SERIES,
         instant=query.instant,
         range_val=not query.instant,
         legend_format=query.legend or "__auto",
@@ -166,6 +166,13 @@ def override(panel: Panel, matcher: str, name: str, properties: Mapping[str, obj
             properties=[DynamicConfigValue(id_val=at, value=to) for at, to in properties.items()],
         )
     )
+
+
+def ask_as(panel: Panel, form: PromQueryFormat) -> None:
+    """Changes the form of the answers: one frame of columns, or buckets of a histogram."""
+    for target in panel.targets or ():
+        if isinstance(target, Dataquery):
+            target.format_val = form
 
 
 def _runbook_link(alert: str) -> DashboardLink:

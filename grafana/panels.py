@@ -12,10 +12,10 @@ from grafana_foundation_sdk.models import (
     timeseries,
 )
 from grafana_foundation_sdk.models.dashboard import FieldColorModeId, Panel
-from grafana_foundation_sdk.models.prometheus import Dataquery, PromQueryFormat
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from grafana import palette
-from grafana.figures import Figure, base_panel
+from grafana.figures import Figure, ask_as, base_panel
 
 
 def time_series(
@@ -126,7 +126,7 @@ def heat_map(figure: Figure, *, axis: str, buckets: bool = False, columns: int =
     panel = base_panel("heatmap", figure, options, heatmap.FieldConfig(), None)
     panel.max_data_points = columns
     if buckets:
-        _as_heat_map(panel)
+        ask_as(panel, PromQueryFormat.HEATMAP)
     return panel
 
 
@@ -143,13 +143,6 @@ def bar_gauge(figure: Figure) -> Panel:
         legend=legend_options([], shown=False),
     )
     return base_panel("bargauge", figure, options, None, FieldColorModeId.THRESHOLDS)
-
-
-def _as_heat_map(panel: Panel) -> None:
-    for target in panel.targets or []:
-        if isinstance(target, Dataquery):
-            target.format_val = PromQueryFormat.HEATMAP
-            target.legend_format = "{{le}}"
 
 
 def _by_value(figure: Figure) -> FieldColorModeId:

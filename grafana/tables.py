@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from grafana_foundation_sdk.models import common, table, xychart
 from grafana_foundation_sdk.models.dashboard import DataTransformerConfig, FieldColorModeId, Panel
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from grafana.figures import Figure, base_panel, override
+from grafana.figures import Figure, ask_as, base_panel, override
 from grafana.panels import legend_options
 
 
@@ -64,6 +65,7 @@ def table_panel(
 
 def _as_table(panel: Panel, key: str, columns: Mapping[str, str]) -> None:
     """One frame from many queries: joined by a label, then named, ordered and cut."""
+    ask_as(panel, PromQueryFormat.TABLE)
     order = {column: at for at, column in enumerate(columns)}
     panel.transformations = [
         DataTransformerConfig(id_val="joinByField", options={"byField": key, "mode": "outer"}),

@@ -225,6 +225,19 @@ def test_it_has_a_unit_and_says_when_nothing_is_known(panel: Json) -> None:
 
 
 @every("panel")
+def test_its_answers_have_the_form_that_its_kind_reads(panel: Json) -> None:
+    """A table's form has one frame for all series: any other kind would show one of them."""
+    forms = {target["format"] for target in panel["targets"]}
+    if panel["type"] in {"table", "xychart"}:
+        assert forms == {"table"}
+        assert all(target["instant"] for target in panel["targets"])
+    elif panel["options"].get("rowsFrame", {}).get("layout") == "le":
+        assert forms == {"heatmap"}
+    else:
+        assert forms == {"time_series"}
+
+
+@every("panel")
 def test_ratios_are_drawn_from_0_to_1(panel: Json) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     if defaults["unit"] == "percentunit" and panel["title"] != "Processor time":
