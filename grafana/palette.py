@@ -6,7 +6,7 @@ from typing import Final
 
 from grafana_foundation_sdk.models.dashboard import Threshold, ThresholdsConfig, ThresholdsMode
 
-WORST: Final = "#6B2000"
+WORST: Final = "#8C2D04"
 """Darker than the eight: what is nearly empty looks like a hole."""
 BAD: Final = "#D55E00"
 POOR: Final = "#E69F00"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.models import (
-    bargauge,
     common,
     heatmap,
     stat,
-    statetimeline,
     statushistory,
     timeseries,
 )
@@ -18,16 +16,14 @@ from grafana import palette
 from grafana.figures import Figure, ask_as, base_panel
 
 
-def time_series(
-    figure: Figure, *, stacked: bool = False, points: bool = False, legend: bool = True
-) -> Panel:
+def time_series(figure: Figure, *, stacked: bool = False) -> Panel:
     """Lines, or areas on top of each other, with a table of mean and maximum below."""
     custom = common.GraphFieldConfig(
         draw_style=common.GraphDrawStyle.LINE,
         line_interpolation=common.LineInterpolation.LINEAR,
         line_width=0 if stacked else 2,
         fill_opacity=75 if stacked else 5,
-        show_points=common.VisibilityMode.ALWAYS if points else common.VisibilityMode.NEVER,
+        show_points=common.VisibilityMode.NEVER,
         span_nulls=False,
         axis_soft_min=0,
         stacking=common.StackingConfig(
@@ -40,7 +36,7 @@ def time_series(
         ),
     )
     options = timeseries.Options(
-        legend=legend_options(["mean", "max"]) if legend else legend_options([], shown=False),
+        legend=legend_options(["mean", "max"]),
         tooltip=common.VizTooltipOptions(
             mode=common.TooltipDisplayMode.MULTI, sort=common.SortOrder.DESCENDING
         ),
@@ -74,20 +70,6 @@ def status_history(figure: Figure, *, columns: int = 90) -> Panel:
     panel = base_panel("status-history", figure, options, custom, _by_value(figure))
     panel.max_data_points = columns
     return panel
-
-
-def state_timeline(figure: Figure) -> Panel:
-    """Rows of stretches: equal neighbors are one stretch, so that a change is seen."""
-    options = statetimeline.Options(
-        row_height=0.9,
-        merge_values=True,
-        show_value=common.VisibilityMode.AUTO,
-        align_value=common.TimelineValueAlignment.LEFT,
-        legend=legend_options([]),
-        tooltip=common.VizTooltipOptions(mode=common.TooltipDisplayMode.SINGLE),
-    )
-    custom = statetimeline.FieldConfig(fill_opacity=90, line_width=0)
-    return base_panel("state-timeline", figure, options, custom, FieldColorModeId.THRESHOLDS)
 
 
 def heat_map(figure: Figure, *, axis: str, buckets: bool = False, columns: int = 90) -> Panel:
@@ -128,21 +110,6 @@ def heat_map(figure: Figure, *, axis: str, buckets: bool = False, columns: int =
     if buckets:
         ask_as(panel, PromQueryFormat.HEATMAP)
     return panel
-
-
-def bar_gauge(figure: Figure) -> Panel:
-    """Horizontal LCD bars, one a series, for the present instant."""
-    options = bargauge.Options(
-        display_mode=common.BarGaugeDisplayMode.LCD,
-        value_mode=common.BarGaugeValueMode.COLOR,
-        name_placement=common.BarGaugeNamePlacement.LEFT,
-        sizing=common.BarGaugeSizing.AUTO,
-        show_unfilled=True,
-        orientation=common.VizOrientation.HORIZONTAL,
-        reduce_options=_reduce("last"),
-        legend=legend_options([], shown=False),
-    )
-    return base_panel("bargauge", figure, options, None, FieldColorModeId.THRESHOLDS)
 
 
 def _by_value(figure: Figure) -> FieldColorModeId:

@@ -49,7 +49,7 @@ def table_panel(
         figure: Its queries are columns `Value #A`, `Value #B`, … in their order.
         key: The label that the queries share.
         columns: Column (a label, or `Value #A`) → heading, in the order shown; others are hidden.
-        bars: Headings of shares that are drawn as bars.
+        bars: Headings of shares that are drawn as LCD bars, colored by the figure's thresholds.
     """
     options = table.Options(
         show_header=True, cell_height=common.TableCellHeight.SM, footer=common.TableFooterOptions()
@@ -58,8 +58,8 @@ def table_panel(
     panel = base_panel("table", figure, options, custom, FieldColorModeId.THRESHOLDS)
     _as_table(panel, key, columns)
     for heading in bars:
-        cell = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
-        override(panel, "byName", heading, {"custom.cellOptions": cell})
+        cell = {"type": "gauge", "mode": "lcd", "valueDisplayMode": "text"}
+        override(panel, "byName", heading, {"custom.cellOptions": cell, "custom.minWidth": 200})
     return panel
 
 
@@ -72,6 +72,7 @@ def _as_table(panel: Panel, key: str, columns: Mapping[str, str]) -> None:
         DataTransformerConfig(
             id_val="filterFieldsByName", options={"include": {"names": list(columns)}}
         ),
+        DataTransformerConfig(id_val="sortBy", options={"fields": {}, "sort": [{"field": key}]}),
         DataTransformerConfig(
             id_val="organize",
             options={"indexByName": order, "renameByName": dict(columns), "excludeByName": {}},

@@ -66,7 +66,7 @@ def stat(panel: Json, series: Sequence[Series], window: Window, width: float, he
         share = width / len(shown)
         color = DIM if value is None else field.color(value)
         size = _BIG * 1.5 if value is not None and len(shown) == 1 else _BIG
-        size = 17 if value is None else size
+        size = 15 if value is None else size
         middle = at * share + share / 2
         if panel["options"]["graphMode"] == "area" and values:
             parts.append(_sparkline(one, field, window, (at * share, share), height))
@@ -248,7 +248,8 @@ def status_history(
         parts.append(text(left - 8, at * row + row / 2 + 4, one.name, color=TEXT, anchor="end"))
         for when, value in one.points:
             x = left + (when - window.begin) / (window.end - window.begin) * (width - left)
-            parts.append(box(x - cell, at * row + 0.5, cell + 0.3, row - 1, field.color(value)))
+            start = max(x - cell, left)
+            parts.append(box(start, at * row + 0.5, x - start + 0.3, row - 1, field.color(value)))
     field = Field(panel, "")
     return "".join([*parts, _times(window, width, plot), _keys(panel, field, left, plot + 32)])
 
@@ -295,7 +296,8 @@ def heat_map(
             if value > panel["options"]["filterValues"]["le"]:
                 x = _LEFT + (when - window.begin) / (window.end - window.begin) * (width - _LEFT)
                 shade = between(VIRIDIS, (value / high) ** color["exponent"])
-                parts.append(box(x - cell, y + 0.5, cell - 0.6, row - 1, shade))
+                start = max(x - cell, _LEFT)
+                parts.append(box(start, y + 0.5, x - start - 0.6, row - 1, shade))
     field = Field(panel, "")
     scale = [box(_LEFT + i * 3, plot + 24, 3, 9, between(VIRIDIS, (i / 40))) for i in range(41)]
     words = f"{field.text(0.0)} … {field.text(high)}"
@@ -314,29 +316,20 @@ def _differences(buckets: Sequence[Series]) -> list[Series]:
     return found
 
 
-def bar_gauge(
-    panel: Json, series: Sequence[Series], window: Window, width: float, height: float
-) -> str:
-    """Horizontal LCD bars."""
-    del window
-    if not series:
-        return nothing(panel, width, height)
-    row = min(height / len(series), 40.0)
-    names = 8 + 6.4 * max(len(one.name) for one in series)
-    length = width - names - 56
-    parts = []
-    for at, one in enumerate(series):
-        field, y = Field(panel, one.name), at * row + 3
-        value = one.last or 0.0
-        low, high = field.minimum or 0.0, 1.0 if field.maximum is None else field.maximum
-        full = (value - low) / ((high - low) or 1)
-        parts.append(text(names - 8, y + row / 2, one.name, color=TEXT, anchor="end"))
-        cells = int(length / 9)
-        for cell in range(cells):
-            lit = cell < full * cells
-            color = field.color(low + (high - low) * (cell + 1) / cells) if lit else "#22252b"
-            parts.append(box(names + cell * 9, y, 7, row - 6, color, 1))
-        shade = field.color(value)
-        parts.append(text(width - 4, y + row / 2 + 2, field.text(one.last), size=14, color=shade,
-                          anchor="end"))  # fmt: skip
-    return "".join(parts)
+def lcd(field: Field, value: float, place: tuple[float, float], size: tuple[float, float]) -> str:
+    """A bar of cells, lit up to the value, each in its own color."""
+    (left, top), (width, height) = place, size
+    low, high = field.minimum or 0.0, 1.0 if field.maximum is None else field.maximum
+    cells = int(width / 9)
+    lit = (value - low) / ((high - low) or 1) * cells
+    return "".join(
+        box(
+            left + at * 9,
+            top,
+            7,
+            height,
+            field.color(low + (high - low) * (at + 1) / cells) if at < lit else "#22252b",
+            1,
+        )
+        for at in range(cells)
+    )

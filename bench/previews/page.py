@@ -17,7 +17,6 @@ _DRAW: dict[str, drawings.Draw] = {
     "timeseries": drawings.time_series,
     "status-history": drawings.status_history,
     "heatmap": drawings.heat_map,
-    "bargauge": drawings.bar_gauge,
     "table": tables.table,
     "xychart": tables.scatter,
 }

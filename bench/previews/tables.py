@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.previews.data import Series, Window
-from bench.previews.drawings import box, nothing, text
+from bench.previews.drawings import box, lcd, nothing, text
 from bench.previews.reading import DIM, LINE, TEXT, Field, Json
 
 Rows = list[dict[str, str | float]]
@@ -13,7 +13,8 @@ Rows = list[dict[str, str | float]]
 
 def joined(panel: Json, series: Sequence[Series]) -> Rows:
     """What the panel's transformations make of its queries: rows with renamed columns, in order."""
-    join, keep, organize = (one["options"] for one in panel["transformations"])
+    join, keep, sort, organize = (one["options"] for one in panel["transformations"])
+    assert sort["sort"] == [{"field": join["byField"]}]
     key = join["byField"]
     rows: dict[str, dict[str, str | float]] = {}
     several = len(panel["targets"]) > 1
@@ -37,9 +38,9 @@ def table(
     rows = joined(panel, series)
     if not rows:
         return nothing(panel, width, height)
-    headings = list(panel["transformations"][2]["options"]["renameByName"].values())
+    headings = list(panel["transformations"][-1]["options"]["renameByName"].values())
     lengths = [
-        13
+        34
         if Field(panel, name).is_gauge
         else max(len(name), *(len(_words(panel, name, row)) for row in rows), 5) + 1
         for name in headings
@@ -54,8 +55,7 @@ def table(
             y = 24 + at * 24
             value = row.get(name)
             if field.is_gauge and isinstance(value, float):
-                full = (length * wide - 52) * value / (field.maximum or 1)
-                parts.append(box(x + 4, y + 4, full, 15, field.color(value), 2))
+                parts.append(lcd(field, value, (x + 4, y + 3), (length * wide - 60, 17)))
                 parts.append(text(x + length * wide - 8, y + 16, field.text(value), color=TEXT,
                                   anchor="end"))  # fmt: skip
             else:
