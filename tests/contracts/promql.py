@@ -221,9 +221,8 @@ class Checker:
             ignored = set(matching.labels)
             known = None if left is None or right is None else left | right
             self._expect(matching.labels, known, f"ignoring of {operator}")
-            rests = [None if side is None else side - ignored for side in (left, right)]
-            self._expect_equal(*rests, operator)
-            joined = rests[0]
+            joined = None if left is None else left - ignored
+            self._expect_equal(joined, None if right is None else right - ignored, operator)
         if operator in _SET_OPERATORS:
             return left
         return self._grouped(modifier, left, right, joined)
