@@ -17,6 +17,9 @@ GREEN: Final = "#009E73"
 PINK: Final = "#CC79A7"
 GRAY: Final = "#8E8E8E"
 
+UNTOLD: Final = "#A7C4D9"
+"""Pale: work or waiting, nothing tells which."""
+
 WORKING, WAITING, IDLE = BEST, POOR, GRAY
 """The three states of a stage's time, the same on every panel."""
 
@@ -35,7 +38,7 @@ def steps(base: str, *above: tuple[float, str]) -> ThresholdsConfig:
 
 OF_STATES: Final = {
     "^working$": WORKING,
-    "^working or waiting": GOOD,
+    "^working or waiting": UNTOLD,
     "^waiting$": WAITING,
     "^idle$": IDLE,
 }

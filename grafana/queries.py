@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from exporter import metric_catalog as catalog
+from exporter.thresholds import LEAST_MEASURED_RATIO, THRESHOLDS
 
 RATE_INTERVAL: Final = "$__rate_interval"
 RANGE: Final = "$__range"
@@ -72,6 +73,8 @@ GPUS: Final = Scope({"gpu": 'gpu=~"$gpu"'})
 EXPORTER: Final = Scope()
 
 
+WELL_FILLED_RATIO: Final = round(1 - THRESHOLDS["QueueWithIdleStages"].value, 9)
+"""Occupancy from which no alert on bubbles fires."""
 MEASURED: Final = "=~gpm|power"
 """Methods that tell working from waiting."""
 UPPER_BOUND: Final = "=~residency|forward_occupancy"
@@ -90,6 +93,19 @@ def bubble_share(scope: Scope, by: str = "", window: str = RATE_INTERVAL) -> str
     bubble = _sum(scope.rate(catalog.STAGE_BUBBLE_SECONDS, window=window), by)
     in_flight = _sum(scope.rate(catalog.STAGE_INFLIGHT_SECONDS, window=window), by)
     return f"{bubble} / ({in_flight} > 0)"
+
+
+def loaded_share_of_stages(scope: Scope) -> str:
+    """The same of each stage; where it is high but may be less, a label says so.
+
+    By an upper bound low is low for certain, high says nothing. The label sorts after `pp_rank`,
+    so that the rows of a stage stay together.
+    """
+    share = loaded_share(scope, "pp_rank")
+    is_measured = f"({measured_share(scope, 'pp_rank')} >= {LEAST_MEASURED_RATIO})"
+    doubtful = f"({share} >= {WELL_FILLED_RATIO} unless {is_measured})"
+    marked = f'label_replace({doubtful}, "upper_bound", ", at most", "", "")'
+    return in_order(f"({marked} or ({share} unless {doubtful}))")
 
 
 def state_share(

@@ -37,7 +37,8 @@ class Window:
     def step(self, panel: Json, width: float) -> float:
         """Grafana's interval: the range over the points asked for, not below a scrape."""
         points = panel.get("maxDataPoints") or width
-        return max((self.end - self.begin) / points, self.scrape_seconds)
+        least = {"1m": 60.0}.get(panel.get("interval", ""), self.scrape_seconds)
+        return max((self.end - self.begin) / points, least)
 
 
 def read(

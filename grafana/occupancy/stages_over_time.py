@@ -5,21 +5,10 @@ from __future__ import annotations
 from grafana_foundation_sdk.models.dashboard import Panel
 
 from exporter import metric_catalog as catalog
-from grafana import palette
 from grafana.figures import About, Figure, Query
-from grafana.limits import loaded_occupancy_steps
-from grafana.panels import heat_map, status_history, time_series
-from grafana.queries import (
-    MEASURED,
-    PIPELINE,
-    STAGES,
-    UPPER_BOUND,
-    active_stages_share,
-    in_order,
-    loaded_share,
-    of_stage,
-    state_share,
-)
+from grafana.panels import status_history
+from grafana.pictures import active_stages, stage_time, work_of_stages
+from grafana.queries import PIPELINE, STAGES, in_order, of_stage
 
 
 def panels() -> list[tuple[Panel, int, int]]:
@@ -33,47 +22,34 @@ def panels() -> list[tuple[Panel, int, int]]:
 
 
 def _work_of_each_stage() -> Panel:
-    return status_history(
-        Figure(
-            title="Work of each stage while in flight",
-            about=About(
-                "Which stage has work when? Each cell is the share of a stage's time with work "
-                "while requests were in flight; time without requests has no cell.",
-                "all blue; dark is a quarter or less, as where one herd serves four stages or more.",
-                "all stages low all the time: a herd or too few micro-batches (compare the panel "
-                "below). One blue row among low ones: that stage is slow and the others wait. "
-                "Low columns: the whole pipeline stalls. Diagonals: long prefill chunks travel.",
-            ),
-            queries=[Query(in_order(loaded_share(STAGES, "pp_rank")), "stage {{pp_rank}}")],
-            unit="percentunit",
-            decimals=0,
-            minimum=0,
-            maximum=1,
-            thresholds=loaded_occupancy_steps(),
-            alerts=("BubbleRatioHigh",),
-        )
+    return work_of_stages(
+        "Work of each stage while in flight",
+        About(
+            "Which stage has work when? Each cell is the share of a stage's time with work "
+            "while requests were in flight; time without requests has no cell. Pale and marked *at "
+            "most*: a kernel was there, but nothing tells whether it worked or waited.",
+            "all blue; dark is a quarter or less, as where one herd serves four stages or more.",
+            "all stages low all the time: a herd or too few micro-batches (compare the panel "
+            "below). One blue row among low ones: that stage is slow and the others wait. "
+            "Low columns: the whole pipeline stalls. Diagonals: long prefill chunks travel.",
+        ),
+        STAGES,
     )
 
 
 def _active_stages() -> Panel:
-    return heat_map(
-        Figure(
-            title="Stages that work at once",
-            about=About(
-                "How many stages work at the same instant? Share of time by number of working "
-                "stages. Of one exporter: where a pipeline spans hosts, pick an instance. Within "
-                "0.2 s windows stages are taken as independent: the mean is exact, the band is "
-                "somewhat wider than the truth.",
-                "one bright band at the number of stages.",
-                "a band at 1 or 2 is a herd that travels alone. Two bands, at 0 and at the top, "
-                "are stalls of the whole pipeline. A band in the middle: as many micro-batches.",
-            ),
-            queries=[Query(active_stages_share(PIPELINE), "{{stages}}")],
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
+    return active_stages(
+        "Stages that work at once",
+        About(
+            "How many stages work at the same instant? Share of time by number of working "
+            "stages. Of one exporter: where a pipeline spans hosts, pick an instance. Within "
+            "0.2 s windows stages are taken as independent: the mean is exact, the band is "
+            "somewhat wider than the truth.",
+            "one bright band at the number of stages.",
+            "a band at 1 or 2 is a herd that travels alone. Two bands, at 0 and at the top, "
+            "are stalls of the whole pipeline. A band in the middle: as many micro-batches.",
         ),
-        axis="stages at work",
+        PIPELINE,
     )
 
 
@@ -110,30 +86,15 @@ def _power_of_each_stage() -> Panel:
 
 
 def _where_time_goes() -> Panel:
-    return time_series(
-        Figure(
-            title="Where stage time goes",
-            about=About(
-                "What do the stages do with their time, in flight or not? Mean over all stages. "
-                "Waiting: a kernel is resident but does no work, such as an NCCL receive. Where "
-                "no evidence tells it from work, both are one band: an upper bound of work.",
-                "mostly working.",
-                "waiting points to another stage or to few micro-batches, idle to the host or to "
-                "missing requests. A wide untold band: see what would show more.",
-            ),
-            queries=[
-                Query(state_share(PIPELINE, "working", method=MEASURED), "working"),
-                Query(
-                    state_share(PIPELINE, "working", method=UPPER_BOUND),
-                    "working or waiting, not told apart",
-                ),
-                Query(state_share(PIPELINE, "waiting"), "waiting"),
-                Query(state_share(PIPELINE, "idle"), "idle"),
-            ],
-            unit="percentunit",
-            minimum=0,
-            maximum=1,
-            colors=palette.OF_STATES,
+    return stage_time(
+        "Where stage time goes",
+        About(
+            "What do the stages do with their time, in flight or not? Mean over all stages. "
+            "Waiting: a kernel is resident but does no work, such as an NCCL receive. Where "
+            "no evidence tells it from work, both are one band: an upper bound of work.",
+            "mostly working.",
+            "waiting points to another stage or to few micro-batches, idle to the host or to "
+            "missing requests. A wide untold band: see what would show more.",
         ),
-        stacked=True,
+        PIPELINE,
     )

@@ -23,12 +23,12 @@ def panels() -> list[tuple[Panel, int, int]]:
     """The panels of this row, each with its width and height."""
     return [
         (_loaded_occupancy(), 4, 5),
+        (_measured(), 3, 5),
         (_bubble(), 3, 5),
         (_filled_micro_batches(), 4, 5),
         (_balance(), 4, 5),
         (_throughput(), 3, 5),
         (_gain(), 3, 5),
-        (_measured(), 3, 5),
     ]
 
 
