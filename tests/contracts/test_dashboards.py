@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ UIDS = {
     "sglang-pipeline-gpu",
     "sglang-pipeline-exporter",
 }
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 APPEAR_WHEN_SEEN = {
     "XID errors",
@@ -298,6 +300,13 @@ def test_every_alert_has_a_panel_that_leads_to_its_runbook() -> None:
         for link in panel.get("links") or ()
     }
     assert linked == set(THRESHOLDS)
+
+
+def test_alerts_lead_to_dashboards_that_there_are() -> None:
+    rules = (RULES / "alerting.rules.yaml").read_text()
+    found = re.findall(r"dashboard_url: https://[\w.]+/d/([\w-]+)", rules)
+    assert len(found) == len(THRESHOLDS)
+    assert set(found) <= UIDS
 
 
 def test_panels_without_a_query_or_words_would_be_found() -> None:
