@@ -4,10 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system demo test soak lint format docs docs-check bench golden clean
+.PHONY: help install system demo test soak lint format docs docs-check dashboards dashboards-check previews bench golden clean
 
 help: ## What each target does
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-17s %s\n", $$1, $$2}'
 
 system: ## Debian/Ubuntu packages, once (root or passwordless sudo; otherwise the apt line is named)
 	@deploy/setup/system-packages
@@ -47,10 +47,19 @@ format: $(VENV)/.dev ## Let ruff write the code's shape
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.dev ## Rewrite the generated parts of the docs
-	$(BIN)/cog -r README.md docs/*.md
+	$(BIN)/cog -r README.md docs/*.md docs/runbooks/README.md
 
 docs-check: $(VENV)/.dev ## Fail if a generated part of the docs is stale
-	$(BIN)/cog --check README.md docs/*.md
+	$(BIN)/cog --check README.md docs/*.md docs/runbooks/README.md
+
+dashboards: $(VENV)/.dev ## Rewrite grafana/dashboards from the code that builds them
+	$(BIN)/python -m grafana.build_dashboards
+
+dashboards-check: $(VENV)/.dev ## Fail if a dashboard is not what the code builds
+	$(BIN)/python -m grafana.build_dashboards --check
+
+previews: $(VENV)/.dev ## Draw docs/images from live demos (7 minutes; needs Debian's chromium)
+	$(BIN)/python -m bench.previews --output docs/images
 
 bench: $(VENV)/.dev ## What the exporter costs, against a fake driver (bench/README.md names the rest)
 	$(BIN)/python -m bench.exporter_cost

@@ -103,6 +103,7 @@ class SnapshotCollector:
             (catalog.STAGE_QUEUED_REQUESTS, stage.queued_reqs),
             (catalog.STAGE_GENERATION_TOKENS_PER_SECOND, stage.generation_tokens_per_second),
             (catalog.STAGE_RETRACTED_REQUESTS, stage.retracted_requests),
+            (catalog.STAGE_WATCHDOG_TIMEOUTS, stage.watchdog_timeouts),
             (catalog.STAGE_FORWARD_OCCUPANCY, stage.forward_occupancy_ratio),
             (catalog.STAGE_FORWARD_IDLE_OCCUPANCY, stage.forward_idle_occupancy_ratio),
             (catalog.STAGE_ACCEPT_LENGTH, stage.accept_length),

@@ -134,6 +134,14 @@ STAGE_RETRACTED_REQUESTS = _add(
     _STAGE,
     "Requests thrown back into the queue because the KV pool was full.",
 )
+STAGE_WATCHDOG_TIMEOUTS = _add(
+    _log,
+    _C,
+    "stage_watchdog_timeouts_total",
+    _STAGE,
+    "Times the scheduler's own watchdog said that it stands still (after 300 s by default). SGLang "
+    "then ends the server, unless the watchdog is soft.",
+)
 STAGE_FORWARD_OCCUPANCY = _add(
     _log,
     _G,

@@ -41,6 +41,8 @@ from exporter.snapshot import (
 )
 from exporter.stage_state import StageState
 
+_COUNTED_EVENTS = (EventKind.RETRACTION, EventKind.WATCHDOG)
+
 
 class PipelineModel:
     """Folds records and answers with snapshots."""
@@ -119,14 +121,18 @@ class PipelineModel:
     def _fold_event(self, event: ServerEvent) -> None:
         if event.kind is EventKind.SCHEDULER_EXCEPTION:
             self.server(event.server).pipelines.fold_exception(event.happened_at)
-        if event.kind is not EventKind.RETRACTION or event.pp_rank is None:
+        if event.kind not in _COUNTED_EVENTS or event.pp_rank is None:
             return
         server = self.server(event.server)
         stage = server.stage(event.dp_rank or 0, event.pp_rank)
         if stage is None:
             self._refused[Refusal.RANK_OUT_OF_BOUNDS] += 1
-        elif stage.speaks(event.tp_rank or 0, event.happened_at):
+        elif not stage.speaks(event.tp_rank or 0, event.happened_at):
+            return
+        elif event.kind is EventKind.RETRACTION:
             stage.retracted_requests += event.count or 0
+        else:
+            stage.watchdog_timeouts += 1
 
     def _fold_identity(self, record: GpuIdentity) -> None:
         series = self._gpu(record.gpu)

@@ -35,6 +35,7 @@ class StageSnapshot:
     computed_tokens: int
     cached_tokens: int
     retracted_requests: int
+    watchdog_timeouts: int
     running_reqs: int | None
     queued_reqs: int | None
     token_usage_ratios: Mapping[str, float]

@@ -39,6 +39,7 @@ class StageState:
         self.pp_rank = pp_rank
         self.pid: int | None = None
         self.retracted_requests = 0
+        self.watchdog_timeouts = 0
         self.last_batch_at: float | None = None
         self._modes = {mode: _ModeCounts() for mode in Mode}
         self._computed_tokens = 0
@@ -125,6 +126,7 @@ class StageState:
             computed_tokens=self._computed_tokens,
             cached_tokens=self._cached_tokens,
             retracted_requests=self.retracted_requests,
+            watchdog_timeouts=self.watchdog_timeouts,
             running_reqs=_whole(fresh.get("running")),
             queued_reqs=_whole(fresh.get("queued")),
             token_usage_ratios={

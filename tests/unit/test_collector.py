@@ -64,6 +64,7 @@ def everything() -> SnapshotCollector:
             ),
             prefill(pp=pp),
             ServerEvent("kimi", T, EventKind.RETRACTION, 0, pp, 0, 4000 + pp, 2),
+            ServerEvent("kimi", T, EventKind.WATCHDOG, 0, pp, 0, 4000 + pp),
             GpuIdentity(pp, f"GPU-{pp}", "NVIDIA H200", "00000000:18:00.0", 700.0, 132),
             ring(pp, int(T), 0.5),
             GpmWindow(pp, T, T + 1, 0.6, 0.1, 0.5, 0.03, 0.9),

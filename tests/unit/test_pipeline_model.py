@@ -185,6 +185,12 @@ class TestStagesFromTheLog:
         (pipeline,) = model.snapshot(T + 60).servers[0].pipelines
         assert pipeline.inflight_seconds == pytest.approx(4.0)
 
+    def test_watchdog_timeouts_are_counted_once_a_stage(self) -> None:
+        """Every tensor-parallel rank has a watchdog; a stage that stands still is one event."""
+        said = ServerEvent("kimi", T, EventKind.WATCHDOG, 0, 0, 0, 4000)
+        model = fold(decode(T - 300), said, replace(said, tp_rank=1))
+        assert stage(model.snapshot(T)).watchdog_timeouts == 1
+
     def test_a_new_launch_clears_gauges_and_keeps_counters(self) -> None:
         model = fold(facts(pp_size=4), decode(pp=3), facts(new_launch=True, pp_size=2))
         snapshot = model.snapshot(T)

@@ -1,0 +1,1 @@
+"""Pictures of the dashboards without a Grafana: its JSON, laid out and drawn from live data."""
