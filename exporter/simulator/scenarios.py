@@ -154,7 +154,7 @@ _ALL = (
         "uneven_split",
         "32 requests in micro-batches of 12, 7, 4, 3, 2, 2, 1 and 1.",
         loads=(Waves((12, 7, 4, 3, 2, 2, 1, 1)),),
-        cost=replace(_LONG_CONTEXT, decode_request_seconds=0.01),
+        cost=replace(_LONG_CONTEXT, decode_request_seconds=0.006),
         pp_max_micro_batch_size=32,
         decode_log_interval=11,
     ),
