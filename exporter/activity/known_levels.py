@@ -70,12 +70,17 @@ class KnownLevels:
         if watts > overdraw:
             self._cut_short_ratio += _CUT_STEP * (_is_alone(piece) - self._cut_short_ratio)
             self._top_watts = max(watts, self._top_watts - _TOP_DECAY * (self._top_watts - watts))
-        if self._top_watts <= self._usual_watts:
+        if self._top_watts <= self._usual_watts or _is_inside(piece, overdraw):
             return 1.0
         filled = (watts - self._usual_watts) / (self._top_watts - self._usual_watts)
         if filled < 0.0:
             return share
         return filled + (1.0 - filled) * self._usual_share
+
+
+def _is_inside(piece: Piece, level: float) -> bool:
+    """Whether a sample and both its neighbors lie above a level."""
+    return all(n is not None and n > level for n in (piece.before, piece.watts, piece.after))
 
 
 def _is_alone(piece: Piece) -> bool:

@@ -41,10 +41,10 @@ WAYS: dict[str, tuple[Sequence[Signal], bool]] = {
 BOUND = 0.03
 # Each of these once broke a bound: passes shorter than a sample that look like levels (6, 157, 163,
 # 268, 273, 2060, 2104), stalls of a full pipeline (64), a card that never idles (1039, 1144, 1159),
-# prefill in 100 ms samples (28, 1131, 3218, 3220), passes little longer than a sample (88, 89),
+# prefill in 100 ms samples (28, 1131, 3218, 3220), prefill a few samples long (5071), passes little longer than a sample (88, 89),
 # peaks that are no waiting level (199, 496, 1006), slow samples (73, 322, 3180).
 BROKEN_ONCE = (6, 28, 64, 73, 88, 89, 157, 163, 199, 268, 273, 322, 496)
-BROKEN_ONCE += (1006, 1039, 1131, 1144, 1159, 2060, 2104, 3180, 3218, 3220)
+BROKEN_ONCE += (1006, 1039, 1131, 1144, 1159, 2060, 2104, 3180, 3218, 3220, 5071)
 
 
 def judged(seed: int) -> dict[str, list[Judgement]]:
