@@ -14,7 +14,8 @@ from typing import Any
 import promql_parser
 import yaml
 
-HURRY = 20
+HURRY = 30
+"""10 minutes become 20 seconds."""
 SHORTEST_RANGE_SECONDS = 15
 DEPLOYED = Path(__file__).parents[1] / "deploy" / "prometheus"
 
@@ -24,6 +25,11 @@ _RANGE_OR_OFFSET = re.compile(r"(?<=\[)[0-9]+[smhd](?=\])|(?<=\boffset )[0-9]+[s
 def seconds(duration: str) -> int:
     """A duration as Prometheus writes it, `10m`."""
     return int(promql_parser.parse_duration(duration).total_seconds())
+
+
+def deployed_groups(path: Path) -> list[dict[str, Any]]:
+    """The groups of a rule file."""
+    return list(yaml.safe_load(path.read_text())["groups"])
 
 
 def hurried_rule(rule: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +44,7 @@ def write_hurried_rules(folder: Path) -> list[Path]:
     """Writes all rule files of the repository, hurried, into an existing folder."""
     written = []
     for path in sorted(DEPLOYED.glob("*.rules.yaml")):
-        groups = yaml.safe_load(path.read_text())["groups"]
+        groups = deployed_groups(path)
         for group in groups:
             group["rules"] = [hurried_rule(rule) for rule in group["rules"]]
         written.append(folder / path.name)
