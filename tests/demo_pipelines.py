@@ -46,4 +46,6 @@ def running_demos(
         for job, render in {SGLANG_JOB: SglangMetrics().render, **(others or {})}.items():
             targets[job] = stack.enter_context(MetricsTarget(render)).address
         jobs = {name: (target, scrape_seconds) for name, target in targets.items()}
-        yield stack.enter_context(running_prometheus(folder, jobs, rules, servers_by_job=bool(rules)))
+        yield stack.enter_context(
+            running_prometheus(folder, jobs, rules, servers_by_job=bool(rules))
+        )
