@@ -69,6 +69,7 @@ def stage_time(title: str, about: About, scope: Scope) -> Panel:
                 Query(state_share(scope, "idle"), "idle"),
             ],
             unit="percentunit",
+            decimals=1,
             minimum=0,
             maximum=1,
             colors=palette.OF_STATES,

@@ -24,6 +24,7 @@ def running_demos(
     scenarios: Sequence[str],
     scrape_seconds: int = 1,
     others: Mapping[str, Callable[[], bytes]] | None = None,
+    rules: Sequence[Path] = (),
 ) -> Iterator[Prometheus]:
     """One job a scenario, of its name; one for SGLang's own metrics of the demo's model; others.
 
@@ -32,6 +33,7 @@ def running_demos(
         scenarios: What `demo --scenario` takes.
         scrape_seconds: How often Prometheus scrapes each.
         others: Job → what it answers to a scrape.
+        rules: Rule files; with them each demo's server has the name of its scenario.
     """
     with ExitStack() as stack:
         targets = {}
@@ -44,4 +46,6 @@ def running_demos(
         for job, render in {SGLANG_JOB: SglangMetrics().render, **(others or {})}.items():
             targets[job] = stack.enter_context(MetricsTarget(render)).address
         jobs = {name: (target, scrape_seconds) for name, target in targets.items()}
-        yield stack.enter_context(running_prometheus(folder, jobs))
+        yield stack.enter_context(
+            running_prometheus(folder, jobs, rules, servers_by_job=bool(rules))
+        )

@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,18 +74,35 @@ class Prometheus:
 
 
 @contextmanager
-def running_prometheus(folder: Path, jobs: Mapping[str, tuple[str, int]]) -> Iterator[Prometheus]:
-    """Prometheus with one target a job: name → (host:port, scrape interval in seconds)."""
+def running_prometheus(
+    folder: Path,
+    jobs: Mapping[str, tuple[str, int]],
+    rules: Sequence[Path] = (),
+    *,
+    servers_by_job: bool = False,
+) -> Iterator[Prometheus]:
+    """Prometheus with one target a job.
+
+    Args:
+        folder: An existing folder for all it writes.
+        jobs: Name → (host:port, scrape interval in seconds).
+        rules: Rule files, evaluated every second.
+        servers_by_job: The label `server` becomes the job's name: demos all serve `sglang`, and
+            rules would take them for one pipeline.
+    """
     configuration = {
+        "global": {"evaluation_interval": "1s"},
+        "rule_files": [str(path) for path in rules],
         "scrape_configs": [
             {
                 "job_name": name,
                 "scrape_interval": f"{seconds}s",
                 "scrape_timeout": f"{min(seconds, 10)}s",
                 "static_configs": [{"targets": [target]}],
+                "metric_relabel_configs": [_server_named(name)] if servers_by_job else [],
             }
             for name, (target, seconds) in jobs.items()
-        ]
+        ],
     }
     config, log = folder / "prometheus.yml", folder / "prometheus.log"
     config.write_text(yaml.safe_dump(configuration))
@@ -105,3 +122,13 @@ def running_prometheus(folder: Path, jobs: Mapping[str, tuple[str, int]]) -> Ite
     finally:
         process.terminate()
         process.wait(_READY_WITHIN_SECONDS)
+
+
+def _server_named(job: str) -> dict[str, object]:
+    """Where a series has a server, it has this one."""
+    return {
+        "source_labels": ["server"],
+        "regex": ".+",
+        "target_label": "server",
+        "replacement": job,
+    }

@@ -22,6 +22,8 @@ from tests.prometheus_server import Prometheus
 
 SCENARIOS = ("healthy", "thundering_herd", "stage_imbalance")
 SCRAPE_SECONDS = 5
+SETTLED_SECONDS = 60
+"""What is drawn begins so long after the start, when levels are learned and rates are whole."""
 CHROMIUM = (
     "chromium",
     "--headless",
@@ -91,7 +93,7 @@ def main() -> None:
     ):
         time.sleep(60 * given.minutes)
         now = time.time()
-        window = Window(now - 60 * given.minutes + 30, now, SCRAPE_SECONDS)
+        window = Window(now - 60 * given.minutes + SETTLED_SECONDS, now, SCRAPE_SECONDS)
         for scenario in scenarios:
             name = given.dashboard.removeprefix("sglang-pipeline-")
             draw(

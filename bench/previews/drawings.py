@@ -6,15 +6,12 @@ with the origin at the top left of the content.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
-from html import escape
 
+from bench.previews.axes import LEFT, box, text, time_axis, value_axis, value_range
 from bench.previews.data import Series, Window
 from bench.previews.reading import (
     DIM,
-    LINE,
     PALETTE,
     TEXT,
     VIRIDIS,
@@ -25,25 +22,8 @@ from bench.previews.reading import (
 )
 
 Draw = Callable[[Json, Sequence[Series], Window, float, float], str]
-_LEFT, _BOTTOM, _LEGEND_ROW = 58.0, 18.0, 17.0
+_BOTTOM, _LEGEND_ROW = 18.0, 17.0
 _BIG = 26.0
-
-
-def text(x: float, y: float, words: str, *, size: float = 11, color: str = DIM, **at: str) -> str:
-    """One line of text; `anchor` and `weight` as in SVG."""
-    anchor, weight = at.get("anchor", "start"), at.get("weight", "400")
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{color}" '
-        f'text-anchor="{anchor}" font-weight="{weight}">{escape(words)}</text>'
-    )
-
-
-def box(x: float, y: float, width: float, height: float, color: str, radius: float = 0) -> str:
-    """A filled rectangle."""
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" '
-        f'height="{max(height, 0):.1f}" rx="{radius:g}" fill="{color}"/>'
-    )
 
 
 def nothing(panel: Json, width: float, height: float) -> str:
@@ -114,15 +94,15 @@ def time_series(
     fields = [Field(panel, one.name) for one in series]
     colors = [field.fixed or PALETTE[at % 8] for at, field in enumerate(fields)]
     lines = _stacked(series) if stacked else [one.points for one in series]
-    floor, top = _range(panel, lines)
+    floor, top = value_range(panel, lines)
 
     def y(value: float) -> float:
         return plot - (value - floor) / (top - floor) * plot
 
     def x(at: float) -> float:
-        return _LEFT + (at - window.begin) / (window.end - window.begin) * (width - _LEFT)
+        return LEFT + (at - window.begin) / (window.end - window.begin) * (width - LEFT)
 
-    parts = [_axis(fields[0], floor, top, width, plot), _times(window, width, plot)]
+    parts = [value_axis(fields[0], floor, top, width, plot), time_axis(window, width, plot)]
     step = window.step(panel, width)
     below: list[tuple[float, float]] = []
     for one, color in zip(lines, colors, strict=True):
@@ -157,14 +137,6 @@ def _stacked(series: Sequence[Series]) -> list[list[tuple[float, float]]]:
     return found
 
 
-def _range(panel: Json, lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:
-    defaults = panel["fieldConfig"]["defaults"]
-    values = [value for line in lines for _, value in line]
-    floor = min(defaults.get("min", 0.0), 0.0)
-    top = defaults.get("max")
-    return floor, top if top is not None else (max(values) * 1.08 or 1.0)
-
-
 def _unbroken(points: Sequence[tuple[float, float]], gap: float) -> list[list[tuple[float, float]]]:
     parts: list[list[tuple[float, float]]] = []
     for point in points:
@@ -175,33 +147,9 @@ def _unbroken(points: Sequence[tuple[float, float]], gap: float) -> list[list[tu
     return parts
 
 
-def _axis(field: Field, floor: float, top: float, width: float, plot: float) -> str:
-    parts = []
-    for at in range(5):
-        value = floor + (top - floor) * at / 4
-        y = plot - plot * at / 4
-        parts.append(box(_LEFT, y, width - _LEFT, 0.6, LINE))
-        parts.append(text(_LEFT - 6, y + 4, field.text(value), anchor="end"))
-    return "".join(parts)
-
-
-def _times(window: Window, width: float, plot: float) -> str:
-    span = window.end - window.begin
-    every = next(s for s in (15, 30, 60, 120, 300, 900, 3600) if span / s <= width / 90)
-    at = math.ceil(window.begin / every) * every
-    parts = []
-    while at < window.end:
-        x = _LEFT + (at - window.begin) / span * (width - _LEFT)
-        stamp = time.strftime("%H:%M:%S", time.gmtime(at))
-        if x + 24 < width:
-            parts.append(text(x, plot + 14, stamp, anchor="middle"))
-        at += every
-    return "".join(parts)
-
-
 def _dashed(y: float, width: float, color: str) -> str:
     return (
-        f'<line x1="{_LEFT}" x2="{width:.0f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{color}" '
+        f'<line x1="{LEFT}" x2="{width:.0f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{color}" '
         'stroke-dasharray="8 6" opacity="0.8"/>'
     )
 
@@ -240,7 +188,7 @@ def status_history(
     plot = height - _BOTTOM - 18
     row = plot / len(series)
     step = window.step(panel, width)
-    left = max(_LEFT, 8 + 6.2 * max(len(one.name) for one in series))
+    left = max(LEFT, 8 + 6.2 * max(len(one.name) for one in series))
     cell = (width - left) / max((window.end - window.begin) / step, 1)
     parts = []
     for at, one in enumerate(series):
@@ -251,7 +199,7 @@ def status_history(
             start = max(x - cell, left)
             parts.append(box(start, at * row + 0.5, x - start + 0.3, row - 1, field.color(value)))
     field = Field(panel, "")
-    return "".join([*parts, _times(window, width, plot), _keys(panel, field, left, plot + 32)])
+    return "".join([*parts, time_axis(window, width, plot), _keys(panel, field, left, plot + 32)])
 
 
 def _keys(panel: Json, field: Field, left: float, y: float) -> str:
@@ -281,7 +229,7 @@ def heat_map(
     plot = height - _BOTTOM - 18
     row = plot / len(rows)
     step = window.step(panel, width)
-    cell = (width - _LEFT) / max((window.end - window.begin) / step, 1)
+    cell = (width - LEFT) / max((window.end - window.begin) / step, 1)
     color = panel["options"]["color"]
     high = color.get("max") or max(value for one in rows for _, value in one.points) or 1.0
     parts = [
@@ -291,17 +239,17 @@ def heat_map(
     ]
     for at, one in enumerate(rows):
         y = plot - (at + 1) * row
-        parts.append(text(_LEFT - 8, y + row / 2 + 4, one.name, anchor="end"))
+        parts.append(text(LEFT - 8, y + row / 2 + 4, one.name, anchor="end"))
         for when, value in one.points:
             if value > panel["options"]["filterValues"]["le"]:
-                x = _LEFT + (when - window.begin) / (window.end - window.begin) * (width - _LEFT)
+                x = LEFT + (when - window.begin) / (window.end - window.begin) * (width - LEFT)
                 shade = between(VIRIDIS, (value / high) ** color["exponent"])
-                start = max(x - cell, _LEFT)
+                start = max(x - cell, LEFT)
                 parts.append(box(start, y + 0.5, x - start - 0.6, row - 1, shade))
     field = Field(panel, "")
-    scale = [box(_LEFT + i * 3, plot + 24, 3, 9, between(VIRIDIS, (i / 40))) for i in range(41)]
+    scale = [box(LEFT + i * 3, plot + 24, 3, 9, between(VIRIDIS, (i / 40))) for i in range(41)]
     words = f"{field.text(0.0)} … {field.text(high)}"
-    parts += [_times(window, width, plot), *scale, text(_LEFT + 130, plot + 32, words)]
+    parts += [time_axis(window, width, plot), *scale, text(LEFT + 130, plot + 32, words)]
     return "".join(parts)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.previews.axes import box, text
 from bench.previews.data import Series, Window
-from bench.previews.drawings import box, lcd, nothing, text
+from bench.previews.drawings import lcd, nothing
 from bench.previews.reading import DIM, LINE, TEXT, Field, Json
 
 Rows = list[dict[str, str | float]]

@@ -125,7 +125,7 @@ def _balance() -> Panel:
             minimum=0,
             maximum=1,
             thresholds=limit("StageSkewHigh"),
-            colors={"balance": palette.GOOD},
+            colors={"balance": palette.GRAY},
             alerts=("StageSkewHigh",),
         ),
         sparkline=False,

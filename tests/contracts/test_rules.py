@@ -16,6 +16,7 @@ import yaml
 from exporter.metric_catalog import CATALOG
 from exporter.thresholds import ALERT_PREFIX, LEAST_WORKING_RATIO, THRESHOLDS
 from tests.contracts.promql import Checker, check, checker, labels_of, recording_rules
+from tests.dashboards import dashboards
 
 ROOT = Path(__file__).parents[2]
 DEPLOYED = ROOT / "deploy" / "prometheus"
@@ -23,12 +24,11 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 UNIT_TESTS = sorted((ROOT / "tests" / "rules").glob("*.test.yaml"))
 PAGE_OF_RUNBOOKS = "README"
 
-DASHBOARDS = {
-    "sglang-pipeline-occupancy",
-    "sglang-pipeline-compare",
-    "sglang-pipeline-gpu",
-    "sglang-pipeline-exporter",
+VARIABLES = {
+    dashboard["uid"]: {variable["name"] for variable in dashboard["templating"]["list"]}
+    for dashboard in dashboards()
 }
+"""Dashboard → its variables."""
 NOT_ABOUT_ONE_FILE = {"recording", "silence"}
 """Unit tests of the recording rules, and of all alerts at once."""
 
@@ -213,10 +213,11 @@ def test_an_alert_says_what_it_is_and_where_to_look(name: str) -> None:
     assert annotations.keys() == {"summary", "description", "runbook_url", "dashboard_url"}
     assert annotations["runbook_url"] == f"https://docs.example/runbooks/{name}.md"
     board = re.fullmatch(
-        r"https://grafana\.example/d/([a-z-]+)\?var-.*", annotations["dashboard_url"]
+        r"https://grafana\.example/d/([a-z-]+)\?var-([a-z_]+)=\{\{ \$labels\.\2 \}\}",
+        annotations["dashboard_url"],
     )
     assert board is not None
-    assert board[1] in DASHBOARDS
+    assert board[2] in VARIABLES[board[1]]
     for text in (annotations["summary"], annotations["description"]):
         assert text.endswith("."), text
         for value in re.findall(r"\{\{ (\$value.*?) \}\}", text):
