@@ -1,0 +1,166 @@
+"""GPU samples and settled seconds of a window → the figures of each stage. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from exporter.diagnosis.figures import StageFigures
+from exporter.diagnosis.time_bins import TimeBins
+from exporter.diagnosis.watch import GpuWatch, PipelineKey, Watch
+from exporter.pipeline.bubbles import TELLS_WAITING
+from exporter.pipeline.clock import Second, StageSummary
+from exporter.records import Method
+from exporter.thresholds import LEAST_MEASURED_RATIO
+
+FAULT_REASONS = frozenset(
+    {
+        "hw_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake_slowdown",
+        "sw_thermal_slowdown",
+    }
+)
+"""Throttle reasons of heat or the power supply; a software power cap is a card's normal work."""
+LEAST_LOST_SECONDS = 3.0
+"""A GPU without samples this long, while others send theirs, has been lost."""
+
+Span = tuple[float, float]
+
+
+def stage_figures(
+    watch: Watch, key: PipelineKey, seconds: Sequence[Second], span: Span, *, alone: bool
+) -> tuple[StageFigures, ...]:
+    """Every stage that is mapped or was seen, by pp_rank.
+
+    `alone`: the only rank of a server, whose kernels wait for nobody: residency is work there.
+    """
+    places = watch.stage_gpus(key)
+    seen = {pp_rank for second in seconds for pp_rank in second.stages}
+    lines = [batch.pp_rank for batch in watch.batches.get(key, ()) if _inside(batch.logged_at, span)]
+    return tuple(
+        _stage(watch, pp_rank, places.get(pp_rank, ()), seconds, span, alone, lines.count(pp_rank))
+        for pp_rank in sorted(places.keys() | seen)
+    )
+
+
+def _stage(  # noqa: PLR0913  # one figure a source: a record for the arguments would say no more
+    watch: Watch,
+    pp_rank: int,
+    gpus: tuple[int, ...],
+    seconds: Sequence[Second],
+    span: Span,
+    alone: bool,
+    lines: int,
+) -> StageFigures:
+    summaries = [second.stages[pp_rank] for second in seconds if pp_rank in second.stages]
+    half = (span[0] + span[1]) / 2
+    halves = (
+        [s.stages[pp_rank] for s in seconds if pp_rank in s.stages and s.second < half],
+        [s.stages[pp_rank] for s in seconds if pp_rank in s.stages and s.second >= half],
+    )
+    measured = _measured(summaries, alone)
+    known = measured is not None and measured >= LEAST_MEASURED_RATIO
+    working = _working(summaries)
+    waiting = [s.waiting for s in summaries if s.waiting is not None]
+    used = [watch.gpus[gpu] for gpu in gpus]
+    power = _mean_of([gpu.watts for gpu in used], span)
+    limits = [g.identity.power_limit_watts for g in used if g.identity is not None]
+    limit = min((each for each in limits if each), default=None)
+    throttled, reasons = _throttled(used, span)
+    return StageFigures(
+        pp_rank=pp_rank,
+        gpus=gpus,
+        measured_ratio=measured,
+        working_ratio=working if known else None,
+        waiting_ratio=sum(waiting) / sum(s.observed for s in summaries)
+        if known and waiting
+        else None,
+        working_at_most_ratio=working,
+        working_at_least_ratio=working if known else _highest([g.least_working for g in used], span),
+        idle_ratio=_idle(used, span),
+        first_half_working_ratio=_working(halves[0]) if known else None,
+        second_half_working_ratio=_working(halves[1]) if known else None,
+        watts=power,
+        sm_ratio=_mean_of([gpu.sm for gpu in used], span),
+        dram_ratio=_mean_of([gpu.dram for gpu in used], span),
+        power_limit_share=power / limit if power is not None and limit else None,
+        throttled_ratio=throttled,
+        throttle_reasons=reasons,
+        lost_seconds=_lost_seconds(watch, used, span),
+        xids=tuple(sorted({x.xid for g in used for x in g.xids if _inside(x.happened_at, span)})),
+        lines=lines,
+    )
+
+
+def _inside(at: float, span: Span) -> bool:
+    return span[0] <= at <= span[1]
+
+
+def _measured(summaries: Sequence[StageSummary], alone: bool) -> float | None:
+    observed = sum(summary.observed for summary in summaries)
+    if observed <= 0.0:
+        return None
+    kinds = TELLS_WAITING | {Method.RESIDENCY} if alone else TELLS_WAITING
+    return sum(s.observed for s in summaries if s.method in kinds) / observed
+
+
+def _working(summaries: Iterable[StageSummary]) -> float | None:
+    observed = working = 0.0
+    for summary in summaries:
+        observed += summary.observed
+        working += summary.working
+    return min(working / observed, 1.0) if observed > 0.0 else None
+
+
+def _mean_of(signals: Sequence[TimeBins], span: Span) -> float | None:
+    """Mean over the GPUs of a stage; `None` if one of them is not known."""
+    means = [signal.mean(*span) for signal in signals]
+    known = [mean for mean in means if mean is not None]
+    return fmean(known) if known and len(known) == len(means) else None
+
+
+def _highest(signals: Sequence[TimeBins], span: Span) -> float | None:
+    """A stage works while any of its ranks does."""
+    means = [signal.mean(*span) for signal in signals]
+    return max((mean for mean in means if mean is not None), default=None)
+
+
+def _idle(gpus: Sequence[GpuWatch], span: Span) -> float | None:
+    """Share in which no rank has a kernel: at least one less the highest residency, at most that."""
+    means = [gpu.resident.mean(*span) for gpu in gpus]
+    known = [mean for mean in means if mean is not None]
+    return 1.0 - max(known) if known and len(known) == len(means) else None
+
+
+def _throttled(gpus: Sequence[GpuWatch], span: Span) -> tuple[float | None, tuple[str, ...]]:
+    """The worst GPU's share of readings with a reason of heat or power supply, and the reasons."""
+    worst: float | None = None
+    reasons: set[str] = set()
+    for gpu in gpus:
+        known = [
+            gauges.throttle_reasons
+            for gauges in gpu.gauges
+            if _inside(gauges.read_at, span) and gauges.throttle_reasons is not None
+        ]
+        if known:
+            bad = [FAULT_REASONS & set(each) for each in known]
+            worst = max(worst or 0.0, sum(bool(each) for each in bad) / len(known))
+            reasons |= set().union(*bad)
+    return worst, tuple(sorted(reasons))
+
+
+def _lost_seconds(watch: Watch, gpus: Sequence[GpuWatch], span: Span) -> float | None:
+    """Time of the window without residency samples of a GPU while others sent theirs."""
+    others = [gpu for gpu in watch.gpus.values() if gpu.resident.last_at is not None]
+    if not gpus or len(others) < 2:
+        return None
+    width = others[0].resident.width_seconds
+    everywhere: set[int] = set()
+    for other in others:
+        everywhere |= other.resident.means(*span, least_covered=0.5).keys()
+    lost = 0.0
+    for gpu in gpus:
+        missing = everywhere - gpu.resident.means(*span, least_covered=0.01).keys()
+        lost = max(lost, len(missing) * width)
+    return lost if lost >= LEAST_LOST_SECONDS else 0.0
