@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, daemon
+from exporter import __version__, daemon, diagnose_command
 from exporter.config import (
     DEFAULT_PORT,
     DEFAULT_UNIT,
@@ -181,6 +181,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_recordings(commands)
+    diagnose = commands.add_parser(
+        "diagnose",
+        help=diagnose_command.HELP,
+        description=diagnose_command.DESCRIPTION,
+        epilog=diagnose_command.EPILOG,
+    )
+    diagnose_command.add_arguments(diagnose)
     check = commands.add_parser(
         "check-config", help="check a configuration file, name all mistakes"
     )
@@ -222,7 +229,7 @@ def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
     return config if state_file is None else replace(config, state_file=state_file)
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "serve":
             asyncio.run(daemon.serve(_config(arguments)))
@@ -234,6 +241,8 @@ def _run(arguments: argparse.Namespace) -> None:
                 asyncio.run(daemon.demo(arguments.scenario, config, Path(directory)))
         case "record":
             asyncio.run(daemon.record(_config(arguments), arguments.duration, arguments.output))
+        case "diagnose":
+            return diagnose_command.run(arguments)
         case "replay" if arguments.once:
             sys.stdout.write(daemon.replay_once(arguments.recording))
         case "replay":
@@ -245,6 +254,7 @@ def _run(arguments: argparse.Namespace) -> None:
             config = load(arguments.file)
             names = ", ".join(server.name for server in config.servers)
             print(f"{arguments.file}: good (servers: {names})")
+    return EXIT_OK
 
 
 def help_text() -> str:
@@ -262,13 +272,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments = _parser().parse_args(argv)
     try:
-        _run(arguments)
+        return _run(arguments)
     except FAILURES as error:
         print(f"sglang-pipeline-exporter {arguments.command}: {error}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_OK
-    return EXIT_OK
 
 
 if __name__ == "__main__":

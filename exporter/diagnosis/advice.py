@@ -26,7 +26,11 @@ _CUDA_GRAPH_CONFIG: Release = (0, 5, 14)
 def release_of(figures: Figures) -> Release | None:
     """The server's version as numbers (`0.5.3.post1` → 0, 5, 3, 1); `None` if not known."""
     version = figures.facts.get("version")
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?", version) if isinstance(version, str) else None
+    match = (
+        re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.post(\d+))?", version)
+        if isinstance(version, str)
+        else None
+    )
     return tuple(int(part or 0) for part in match.groups()) if match else None
 
 
@@ -105,9 +109,7 @@ def _stall(figures: Figures) -> list[str]:
 
 def _host(figures: Figures) -> list[str]:
     found = ["give the scheduler processes cores of their own and the host's full clock"]
-    if figures.facts.get("disable_cuda_graph") is True:
-        found.insert(0, "start without --disable-cuda-graph: launches cost the host most")
-    return found
+    return _graphs(figures) + found if figures.facts.get("disable_cuda_graph") is True else found
 
 
 def _graphs(figures: Figures) -> list[str]:
@@ -115,14 +117,19 @@ def _graphs(figures: Figures) -> list[str]:
         return ["start without --disable-cuda-graph"]
     if knows(figures, _CUDA_GRAPH_CONFIG):
         return ["cuda_graph_config: capture the batch sizes that decode runs at"]
-    return ["--cuda-graph-max-bs: at least the largest micro-batch; larger ones run without a graph"]
+    return [
+        "--cuda-graph-max-bs: at least the largest micro-batch; larger ones run without a graph"
+    ]
 
 
 def _prefill(figures: Figures) -> list[str]:
     found = ["--chunked-prefill-size: smaller chunks hold decode up for less time each"]
     if figures.is_pipeline and knows(figures, _DYNAMIC_CHUNKING):
         found.append("--enable-dynamic-chunking: chunks that take equal time on every stage")
-    return [*found, "prefill on servers of its own (disaggregation_mode) takes it off this pipeline"]
+    return [
+        *found,
+        "prefill on servers of its own (disaggregation_mode) takes it off this pipeline",
+    ]
 
 
 def _clients(figures: Figures) -> list[str]:

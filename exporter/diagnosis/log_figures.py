@@ -10,12 +10,19 @@ from statistics import fmean
 from exporter.diagnosis.figures import LogFigures
 from exporter.records import Batch, EventKind, Mode, ServerEvent
 
+Span = tuple[float, float]
+
 _LEAST_GAPS = 5
 _REQUEST_POOLS = ("kv", "full", "swa", "mamba")
 
 
-def log_figures(batches: Sequence[Batch], events: Sequence[ServerEvent]) -> LogFigures:
-    """The figures of the stage that printed most: all stages print copies of the same lines."""
+def log_figures(
+    batches: Sequence[Batch], events: Sequence[ServerEvent], stops: Sequence[Span] = ()
+) -> LogFigures:
+    """The figures of the stage that printed most: all stages print copies of the same lines.
+
+    `stops` are stretches in which no stage had a kernel: no prefill took that time.
+    """
     lines = one_stage(batches)
     decodes = [batch for batch in lines if batch.mode is Mode.DECODE]
     return LogFigures(
@@ -27,7 +34,7 @@ def log_figures(batches: Sequence[Batch], events: Sequence[ServerEvent]) -> LogF
         pool_ratio=_mean([_fullest(b) for b in decodes]),
         retracted_requests=_retracted(events),
         tokens_per_second=_tokens_per_second(decodes),
-        prefill_ratio=prefill_ratio(lines),
+        prefill_ratio=prefill_ratio(lines, stops),
         prefill_tokens_per_second=_prefill_rate(lines),
         forward_occupancy_ratio=_mean([b.forward_occupancy_ratio for b in batches]),
         silent_seconds=max(
@@ -47,7 +54,7 @@ def one_stage(batches: Sequence[Batch]) -> list[Batch]:
     return sorted(by_rank[best], key=lambda batch: batch.logged_at)
 
 
-def prefill_ratio(lines: Sequence[Batch]) -> float | None:
+def prefill_ratio(lines: Sequence[Batch], stops: Sequence[Span] = ()) -> float | None:
     """Share of the time between decode lines that goes to prefill.
 
     A line comes every D decode batches, whatever is prefilled between: gap = a + b x tokens, by
@@ -60,7 +67,10 @@ def prefill_ratio(lines: Sequence[Batch]) -> float | None:
             tokens += line.new_tokens or 0
             continue
         if last_at is not None:
-            gaps.append((line.logged_at - last_at, tokens))
+            still = sum(
+                max(min(end, line.logged_at) - max(start, last_at), 0.0) for start, end in stops
+            )
+            gaps.append((max(line.logged_at - last_at - still, 0.0), tokens))
         tokens, last_at = 0.0, line.logged_at
     if len(gaps) < _LEAST_GAPS:
         return None

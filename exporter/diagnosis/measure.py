@@ -59,11 +59,14 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
     pp_size = _pp_size(watch, key, facts)
     alone = pp_size == 1 and count_of(facts, "tp_size") == 1
     stages = stage_figures(watch, key, seconds, span, alone=alone)
-    log = log_figures(batches, events)
+    found = stops(watch, key, span, STOP_SECONDS)
+    log = log_figures(batches, events, found)
     local = local_pp_ranks(facts)
     expected = len(local) if local is not None else len(stages) or None
-    measured = bool(stages) and len(stages) == expected and all(
-        stage.working_ratio is not None for stage in stages
+    measured = (
+        bool(stages)
+        and len(stages) == expected
+        and all(stage.working_ratio is not None for stage in stages)
     )
     working = [stage.working_ratio for stage in stages]
     known = [ratio for ratio in working if ratio is not None] if measured else []
@@ -72,7 +75,7 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
     if measured:
         active_mean = (inflight_occupancy(seconds) or fmean(known)) * len(stages)
     slots = _slots(batches, facts, window, _activity(active_mean, known, pp_size, varied))
-    stopped, paused, longest = _stops(watch, key, span, batches)
+    stopped, paused, longest = _standing_still(watch, span, found, batches)
     likeness, leader = _likeness(stages)
     gain, scaling = _against_reference(watch, log, slots, known, pp_size, window)
     skew, balance = skew_and_balance(known) if measured else (None, None)
@@ -162,13 +165,12 @@ def _slots(
 # --- standing still ----------------------------------------------------------------------------
 
 
-def _stops(
-    watch: Watch, key: PipelineKey, span: Span, batches: Sequence[Batch]
+def _standing_still(
+    watch: Watch, span: Span, found: Sequence[Span], batches: Sequence[Batch]
 ) -> tuple[float | None, float | None, float | None]:
     """Shares of the window stopped with requests there, and paused by the clients; longest stop."""
     if all(gpu.resident.mean(*span) is None for gpu in watch.gpus.values()):
         return None, None, None
-    found = stops(watch, key, span, STOP_SECONDS)
     lines = one_stage(batches)
     paused = sum(end - start for start, end in found if _clients_paused(lines, start, end))
     total = sum(end - start for start, end in found)

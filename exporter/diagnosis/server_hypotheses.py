@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from exporter.diagnosis.figures import Figures
-from exporter.diagnosis.findings import Evidence, Finding, Gain, Missing, Verdict, excluded, undecided
+from exporter.diagnosis.findings import (
+    Evidence,
+    Finding,
+    Gain,
+    Missing,
+    Verdict,
+    excluded,
+    undecided,
+)
 from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio
 from exporter.thresholds import FULL_POOL_RATIO, THRESHOLDS
 
@@ -62,7 +70,10 @@ def host_bound(figures: Figures) -> Finding:
         if filled is None or requests is None:
             return Finding(verdict, 0.3, tuple(evidence), gain, (Missing.SLOTS,))
         ready = filled >= FILLED_RATIO and requests >= (figures.pp_size or 0)
-        expected, source = f">= {FILLED_RATIO:g}, requests for all stages", "decode lines: work ready"
+        expected, source = (
+            f">= {FILLED_RATIO:g}, requests for all stages",
+            "decode lines: work ready",
+        )
         evidence.append(Evidence("filled_slots_ratio", round(filled, 2), expected, source, ready))
         if not ready:
             return excluded(verdict, *evidence)
@@ -90,7 +101,9 @@ def graph_off(figures: Figures) -> Finding:
     idle = idle_between_batches(figures)
     if idle is None:
         # A CPU server prints the same; and without GPUs nothing shows what it costs.
-        why = "unknown: no GPU is seen; on an H200 kernels ran in a fifth of the time without graphs"
+        why = (
+            "unknown: no GPU is seen; on an H200 kernels ran in a fifth of the time without graphs"
+        )
         return Finding(verdict, 0.45, (evidence,), Gain(None, why), (Missing.GPUS,))
     gain = Gain(1.0 / (1.0 - min(idle, 0.99)), "a graph's kernels follow each other without a gap")
     return Finding(verdict, 0.95 if idle >= _SOME_IDLE else 0.6, (evidence,), gain)
@@ -108,9 +121,19 @@ def kv_limited(figures: Figures) -> Finding:
             "pool_ratio", round(log.pool_ratio, 3), f">= {FULL_POOL_RATIO:g}", "decode lines", full
         ),
         Evidence(
-            "queued_requests", _rounded(log.queued_requests), "> 0 most of the time", "decode lines", waits
+            "queued_requests",
+            _rounded(log.queued_requests),
+            "> 0 most of the time",
+            "decode lines",
+            waits,
         ),
-        Evidence("retracted_requests", log.retracted_requests, "> 0", "event lines", log.retracted_requests > 0),
+        Evidence(
+            "retracted_requests",
+            log.retracted_requests,
+            "> 0",
+            "event lines",
+            log.retracted_requests > 0,
+        ),
     )
     thrown_back = log.retracted_requests > 0
     if not (full and (waits or thrown_back)) and not (thrown_back and waits):
@@ -119,7 +142,9 @@ def kv_limited(figures: Figures) -> Finding:
     ratio = None
     if running and log.queued_requests:
         ratio = min((running + log.queued_requests) / running, _MOST_KV_GAIN)
-    gain = Gain(ratio, "the waiting requests run too, and throughput grows with them: an upper bound")
+    gain = Gain(
+        ratio, "the waiting requests run too, and throughput grows with them: an upper bound"
+    )
     return Finding(verdict, 0.9, evidence, gain)
 
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from exporter.diagnosis.figures import Figures
-from exporter.diagnosis.findings import Evidence, Finding, Gain, Missing, Verdict, excluded, undecided
+from exporter.diagnosis.findings import (
+    Evidence,
+    Finding,
+    Gain,
+    Missing,
+    Verdict,
+    excluded,
+    undecided,
+)
 from exporter.thresholds import HIGH_BUBBLE_RATIO, LEAST_BATCH_REQUESTS, THRESHOLDS
 
 FILLED_RATIO = 0.8
@@ -159,7 +167,9 @@ def client_limited(figures: Figures) -> Finding:
     if requests >= stages - 0.5:
         return excluded(verdict, Evidence(few.quantity, few.value, few.expected, few.source, False))
     filled = filled_ratio(figures)
-    gain = Gain(stages / max(requests, 1.0), "the clients send as many requests as there are stages")
+    gain = Gain(
+        stages / max(requests, 1.0), "the clients send as many requests as there are stages"
+    )
     if filled is None:
         return Finding(verdict, 0.6, (few,), gain, (Missing.SLOTS,))
     spread = _slots_evidence(
@@ -187,7 +197,8 @@ def _even_gain(figures: Figures) -> Gain:
     """What an even split would give: fitted, or at most."""
     if figures.even_split_gain_ratio is not None:
         return Gain(
-            figures.even_split_gain_ratio, "pass times fitted to the present load and a single stream"
+            figures.even_split_gain_ratio,
+            "pass times fitted to the present load and a single stream",
         )
     stages, slots = figures.pp_size or 1, figures.slots
     requests = figures.requests or 1.0

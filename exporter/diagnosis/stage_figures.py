@@ -37,7 +37,9 @@ def stage_figures(
     """
     places = watch.stage_gpus(key)
     seen = {pp_rank for second in seconds for pp_rank in second.stages}
-    lines = [batch.pp_rank for batch in watch.batches.get(key, ()) if _inside(batch.logged_at, span)]
+    lines = [
+        batch.pp_rank for batch in watch.batches.get(key, ()) if _inside(batch.logged_at, span)
+    ]
     return tuple(
         _stage(watch, pp_rank, places.get(pp_rank, ()), seconds, span, alone, lines.count(pp_rank))
         for pp_rank in sorted(places.keys() | seen)
@@ -77,7 +79,9 @@ def _stage(  # noqa: PLR0913  # one figure a source: a record for the arguments 
         if known and waiting
         else None,
         working_at_most_ratio=working,
-        working_at_least_ratio=working if known else _highest([g.least_working for g in used], span),
+        working_at_least_ratio=working
+        if known
+        else _highest([g.least_working for g in used], span),
         idle_ratio=_idle(used, span),
         first_half_working_ratio=_working(halves[0]) if known else None,
         second_half_working_ratio=_working(halves[1]) if known else None,

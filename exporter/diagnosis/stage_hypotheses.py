@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from exporter.diagnosis.figures import Figures, StageFigures
-from exporter.diagnosis.findings import Evidence, Finding, Gain, Missing, Verdict, excluded, undecided
+from exporter.diagnosis.findings import (
+    Evidence,
+    Finding,
+    Gain,
+    Missing,
+    Verdict,
+    excluded,
+    undecided,
+)
 from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio
 from exporter.thresholds import THRESHOLDS
 
@@ -138,11 +146,21 @@ def transfer_bound(figures: Figures) -> Finding:
     waits = figures.waiting_ratio >= _WAITING
     evidence = (
         Evidence(
-            "waiting_ratio", round(figures.waiting_ratio, 3), ">= 0.25", "GPUs: resident, no work", waits
+            "waiting_ratio",
+            round(figures.waiting_ratio, 3),
+            ">= 0.25",
+            "GPUs: resident, no work",
+            waits,
         ),
-        Evidence("highest_working_ratio", round(highest, 3), "< 0.8", "GPUs", highest < _LIMIT_WORKING),
+        Evidence(
+            "highest_working_ratio", round(highest, 3), "< 0.8", "GPUs", highest < _LIMIT_WORKING
+        ),
     )
-    if not waits or highest >= _LIMIT_WORKING or figures.waiting_ratio < (figures.idle_ratio or 0.0):
+    if (
+        not waits
+        or highest >= _LIMIT_WORKING
+        or figures.waiting_ratio < (figures.idle_ratio or 0.0)
+    ):
         return excluded(verdict, *evidence)
     if filled is None:
         return undecided(verdict, Missing.SLOTS)
@@ -194,6 +212,8 @@ def gpu_fault(figures: Figures) -> Finding:
     if slow is None:
         limits = figures.likeness_leader == worst.pp_rank
     if not limits:
-        return Finding(verdict, 0.55, evidence, Gain(None, "its stage is not seen to be the slowest"))
+        return Finding(
+            verdict, 0.55, evidence, Gain(None, "its stage is not seen to be the slowest")
+        )
     ratio = 1.0 / figures.balance_ratio if figures.balance_ratio else None
     return Finding(verdict, 0.9, evidence, Gain(ratio, "the card runs at the others' clock"))

@@ -7,9 +7,8 @@ left out. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from statistics import fmean, median
 
 from exporter.diagnosis.watch import PipelineKey, Watch
@@ -23,7 +22,8 @@ BRIDGED_SECONDS = 15.0
 WORKS_RATIO = 0.05
 """Resident share of a bin from which a GPU does something."""
 
-_EDGE_SECONDS = 1.0  # around the first and last sign of work
+_EDGE_SECONDS = 1.0  # cut at the first and last sign of work, and no more than
+_EDGE_SHARE = 0.05  # of the stretch
 _BLOCK_SECONDS = 5.0  # the longest rhythm that must not look like warm-up
 _SETTLED = 0.25  # a block this near the median of all is settled
 _MOST_WARM_UP = 0.35  # share of the stretch that warm-up may take at most
@@ -74,7 +74,9 @@ def choose_window(watch: Watch, key: PipelineKey) -> Window | None:
             found.append((load, span))
     if found:
         # The load that asks most of the server, and of those the longest.
-        load, span = max(found, key=lambda each: (each[0].concurrency or 0, each[1][1] - each[1][0]))
+        load, span = max(
+            found, key=lambda each: (each[0].concurrency or 0, each[1][1] - each[1][0])
+        )
         kept = "" if load.concurrency is None else f" of {load.concurrency} requests"
         which = "the driven load" if len(loads) == 1 else f"one of {len(loads)} driven loads,"
         return Window(
@@ -102,9 +104,7 @@ def loads_of(watch: Watch) -> list[Load]:
             open_since, concurrency = event.happened_at, event.concurrency
         elif open_since is not None:
             loads.append(
-                Load(
-                    open_since, event.happened_at, concurrency, event.output_tokens, event.seconds
-                )
+                Load(open_since, event.happened_at, concurrency, event.output_tokens, event.seconds)
             )
             open_since = None
     if open_since is not None and watch.last_at is not None:
@@ -159,8 +159,9 @@ def _settled(watch: Watch, key: PipelineKey, span: Span) -> Span | None:
     first, last = max(min(signs), span[0]), min(max(signs) + width, span[1])
     most = first + _MOST_WARM_UP * (last - first)
     decodes = [batch.logged_at for batch in lines if batch.mode is Mode.DECODE]
-    start = min(max(first + _EDGE_SECONDS, min(decodes, default=first)), most)
-    end = max(last - _EDGE_SECONDS, start)
+    edge = min(_EDGE_SECONDS, _EDGE_SHARE * (last - first))
+    start = min(max(first + edge, min(decodes, default=first)), most)
+    end = max(last - edge, start)
     start = min(max(start, _warmed_up(bins, width, (start, end))), most)
     return (start, end) if end - start >= LEAST_SECONDS else None
 
@@ -196,21 +197,22 @@ def _warmed_up(bins: dict[int, float], width: float, span: Span) -> float:
 def stops(watch: Watch, key: PipelineKey, span: Span, least_seconds: float) -> list[Span]:
     """Stretches in which no GPU of the pipeline had a kernel, that long at least.
 
-    Idle by residency is truly idle, whatever the method: only its working share is a bound.
+    Idle by residency is truly idle, whatever the method: only its working share is a bound. The
+    idle parts of the bins at both ends belong to the stop.
     """
     width = _bin_seconds(watch, key)
-    found: list[list[float]] = []
-    shares: Sequence[tuple[int, list[float]]] = list(residency(watch, key, span).items())
-    still = [index for index, values in shares if max(values) < WORKS_RATIO]
-    for index in still:
-        begin = index * width
-        if found and begin - found[-1][1] < width / 2:
-            found[-1][1] = begin + width
+    shares = {index: max(values) for index, values in residency(watch, key, span).items()}
+    runs: list[list[int]] = []
+    for index, share in shares.items():
+        if share >= WORKS_RATIO:
+            continue
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
         else:
-            found.append([begin, begin + width])
-    return [(start, end) for start, end in found if end - start >= least_seconds - width / 2]
-
-
-def longest_gap(instants: Sequence[float]) -> float | None:
-    """The longest time between two instants in order; `None` with fewer than two."""
-    return max((after - before for before, after in pairwise(instants)), default=None)
+            runs.append([index, index])
+    found = []
+    for first, last in runs:
+        if (last - first + 1) * width >= least_seconds - width / 2:
+            before, after = shares.get(first - 1, 1.0), shares.get(last + 1, 1.0)
+            found.append((first * width - (1.0 - before) * width, (last + 2 - after) * width))
+    return found

@@ -183,5 +183,3 @@ class Watch:
     def _fold_gpm(self, window: GpmWindow) -> None:
         self._reach(window.ended_at)
         self.gpus[window.gpu].fold_gpm(window)
-
-
