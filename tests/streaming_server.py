@@ -41,6 +41,7 @@ class StreamingServer:
         prompts: Prompt of each request it was sent, refused ones among them.
         most_at_once: Requests that streamed at the same time.
         tokens_sent: Output tokens, all requests together.
+        crashed: It was sent a token id beyond its vocabulary.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class StreamingServer:
         self.admin_key: str | None = facts.get("admin_key")
         self.model: str | None = facts.get("model", "kimi")
         self.context: int | None = facts.get("context", 8192)
-        self.vocabulary: int = facts.get("vocabulary", 160_000)
+        self.vocabulary: int | None = facts.get("vocabulary", 160_000)
         self.tokens_an_event: int = facts.get("tokens_an_event", 1)
         self.usage: bool = facts.get("usage", True)
+        self.crashed = False
         self.next: deque[Misbehavior] = deque()
         self.always: Misbehavior | None = None
         self.pace = asyncio.Event()
@@ -116,11 +118,18 @@ class StreamingServer:
             return web.json_response({"object": "list", "data": [card]})
         if request.path in ("/server_info", "/set_internal_state"):
             return await self.cap.answer(request)
+        if request.path == "/detokenize" and self.vocabulary is not None:
+            tokens = (await request.json())["tokens"]
+            return web.json_response(
+                {"text": ["\u2028" * (t[0] < self.vocabulary) for t in tokens]}
+            )
         if request.path not in self.apis:
             return web.json_response({"detail": HOSTILE}, status=404)
         body = await request.json()
         self.bodies.append(body)
-        self.prompts.append(body.get("prompt") or body.get("input_ids") or body.get("messages"))
+        self.prompts.append(
+            next(body[k] for k in ("prompt", "input_ids", "text", "messages") if k in body)
+        )
         return await self._generate(request, body)
 
     async def _generate(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -130,8 +139,8 @@ class StreamingServer:
                 {"error": HOSTILE}, status=trouble.status, headers=trouble.headers
             )
         prompt = self.prompts[-1]
-        if isinstance(prompt[0], int) and max(prompt) >= self.vocabulary:
-            return web.json_response({"error": {"message": HOSTILE}}, status=400)
+        if isinstance(prompt[0], int) and max(prompt) >= (self.vocabulary or 0):
+            self.crashed = True  # 0.5.23 does not survive this
         response = web.StreamResponse(headers=trouble.headers if trouble is not None else None)
         response.content_type = "text/event-stream" if trouble is None else trouble.content_type
         async with self._counted():

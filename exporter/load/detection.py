@@ -1,10 +1,13 @@
-"""Finds out how a server is spoken to: which endpoint streams, the model's name, usable token ids.
+"""Finds out how a server is spoken to: which endpoint streams, and the model's name.
 
 Each way is tried with one request of two tokens, the best first:
 
-1. `/v1/completions` with token ids: exact lengths, and events that hold only what is new.
-2. `/generate`: the same, but each event repeats all text before, which costs both sides more.
-3. `/v1/chat/completions`: all that some gateways offer; prompts are words, their length about right.
+1. `/v1/completions`: events hold only what is new.
+2. `/generate`: each event repeats all text before, which costs both sides more.
+3. `/v1/chat/completions`: all that some gateways offer.
+
+Prompts are token ids, of exact length, where the server proves that it knows these ids; else words,
+about one token each.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from collections.abc import Iterator
 from exporter.load.answer import Api
 from exporter.load.failures import MEANINGS, FailureKind, LoadError, RequestFailedError
 from exporter.load.plan import LoadPlan, PlanError
-from exporter.load.prompts import NARROW, WIDE, fresh_salt
+from exporter.load.prompts import TokenIds, fresh_salt
 from exporter.load.streaming import StreamingRequest, open_session
 from exporter.load.target import Target, Work, request_body
+from exporter.load.vocabulary import known_token_ids
 from exporter.sources.server.answer import NoAnswerError, NoSuchPathError, fetch
 
 TRIAL_SECONDS = 120.0
@@ -48,7 +52,8 @@ async def find_target(
     url = url.rstrip("/")
     named, context_tokens = await _model(url, token, trial_seconds)
     failure: RequestFailedError | None = None
-    for target in _ways(url, token, model or named, context_tokens):
+    ids = await known_token_ids(url, token, seconds=trial_seconds)
+    for target in _ways(url, token, model or named, ids, context_tokens):
         failure = await _try(target, trial_seconds)
         if failure is None or failure.kind is FailureKind.OVERLOADED:
             return target
@@ -73,12 +78,11 @@ def check_fits(target: Target, plan: LoadPlan) -> None:
 
 
 def _ways(
-    url: str, token: str | None, model: str | None, context_tokens: int | None
+    url: str, token: str | None, model: str | None, ids: TokenIds | None, context_tokens: int | None
 ) -> Iterator[Target]:
-    for api in (Api.COMPLETIONS, Api.NATIVE):
-        if api is Api.NATIVE or model is not None:
-            for ids in (WIDE, NARROW):
-                yield Target(url, token, api, model, ids, context_tokens)
+    if model is not None:
+        yield Target(url, token, Api.COMPLETIONS, model, ids, context_tokens)
+    yield Target(url, token, Api.NATIVE, model, ids, context_tokens)
     if model is not None:
         yield Target(url, token, Api.CHAT, model, None, context_tokens)
 

@@ -135,7 +135,7 @@ class Load:
         if self._plan.warmup_seconds > 0:
             await self._over_within(self._plan.warmup_seconds)
         if not self._over.is_set() and self._ended_by is None:
-            self._window = Window.opened(self._now(), self._sent, self._measured)
+            self._window = Window.opened(self._now(), self._measured)
             self._enter(LoadStage.MEASURING)
             self._say(self._window.start_event(self._plan))
             await self._over_within(self._plan.duration_seconds or MOST_SECONDS)
@@ -171,7 +171,11 @@ class Load:
         if self._ended_by is not None or self._sent >= MOST_REQUESTS:
             return False
         planned, window = self._plan.requests, self._window
-        return planned is None or window is None or self._sent - window.sent_before < planned
+        if planned is None or window is None:
+            return True
+        # What failed is made up for: the number is of answers.
+        answered = len(self._measured.requests) - window.completed_before
+        return answered + self._running < planned
 
     async def _fill(self, request: StreamingRequest, place: int) -> None:
         """One place of the loop: a request after the other, with pauses after failures."""

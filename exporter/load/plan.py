@@ -27,6 +27,7 @@ class LoadPlan:
     needed. The warm-up before it counts for neither.
 
     Attributes:
+        requests: Answers since the end of the warm-up; failed requests are made up for by others.
         rate_per_second: Open loop: requests arrive at random at this mean rate, and `concurrency` is
             only the most that are under way. `None`: closed loop.
         request_seconds: How long one request may take, connecting and queueing included.

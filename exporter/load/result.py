@@ -38,7 +38,7 @@ class LoadProgress:
         running: Requests under way: sent, not yet answered to their end; queued ones among them.
         completed: Requests answered to their end since the start of the measurement (of the warm-up
             while it lasts).
-        planned_requests: How many the measurement will start; `None`: not known.
+        planned_requests: How many answers end the measurement; `None`: not known.
         tokens_per_second: Output of the last few seconds; `None` right after the start.
         errors: Since the start, warm-up included.
     """

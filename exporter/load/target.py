@@ -56,7 +56,8 @@ def request_body(target: Target, work: Work, number: int) -> bytes:
         )
     if target.api is Api.NATIVE:
         sampling = {"max_new_tokens": work.output_tokens, "ignore_eos": True, "temperature": 1.0}
-        body = {"input_ids": prompt, "sampling_params": sampling, "stream": True}
+        name = "text" if target.token_ids is None else "input_ids"
+        body = {name: prompt, "sampling_params": sampling, "stream": True}
     else:
         body = _openai_body(target, prompt, work.output_tokens)
     return json.dumps(body, separators=(",", ":")).encode()

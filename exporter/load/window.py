@@ -13,23 +13,18 @@ from exporter.records import LoadEvent, LoadPhase
 
 @dataclass(slots=True)
 class Window:
-    """Counts at the begin of the measured window and, once it is closed, at its end.
-
-    Attributes:
-        sent_before: Requests that were sent before it began.
-    """
+    """Counts at the begin of the measured window and, once it is closed, at its end."""
 
     started_at: float
-    sent_before: int
     completed_before: int
     tokens_before: int
     ended_at: float | None = None
     tokens_after: int | None = None
 
     @classmethod
-    def opened(cls, at: float, sent: int, measured: Measurements) -> Window:
+    def opened(cls, at: float, measured: Measurements) -> Window:
         """A window that begins now."""
-        return cls(at, sent, len(measured.requests), measured.output_tokens)
+        return cls(at, len(measured.requests), measured.output_tokens)
 
     def close(self, at: float, plan: LoadPlan, measured: Measurements) -> LoadEvent:
         """Ends it now; what the records say of its end."""

@@ -14,7 +14,7 @@ from exporter.load.answer import Api
 from exporter.load.driver import Load
 from exporter.load.failures import FailureKind
 from exporter.load.plan import LoadPlan, PlanError
-from exporter.load.prompts import WIDE
+from exporter.load.prompts import SPANS
 from exporter.load.result import EndReason, LoadProgress, LoadResult, LoadStage, scaling_factor
 from exporter.load.sweep import Sweep
 from exporter.load.target import Target
@@ -34,7 +34,7 @@ APIS = pytest.mark.parametrize("api", list(Api), ids=[api.name for api in Api])
 
 
 def target(server: StreamingServer, api: Api = Api.COMPLETIONS) -> Target:
-    return Target(server.url, None, api, "kimi", None if api is Api.CHAT else WIDE)
+    return Target(server.url, None, api, "kimi", None if api is Api.CHAT else SPANS[0])
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -284,7 +284,7 @@ async def test_a_single_failure_is_counted_by_its_kind_and_the_load_goes_on(
         result, records = await drive(server)
     assert result.ended_by is EndReason.REQUESTS
     assert result.errors == {kind: 1}
-    assert result.completed == 8
+    assert result.completed == 9
     assert HOSTILE not in repr((result, records)) + caplog.text
 
 
@@ -337,10 +337,11 @@ async def test_pauses_grow_while_failures_go_on() -> None:
     ("trouble", "kind"),
     [
         (Misbehavior(status=401), FailureKind.NOT_ALLOWED),
+        (Misbehavior(status=400), FailureKind.REJECTED),
         (Misbehavior(status=503), FailureKind.OVERLOADED),
         (Misbehavior(tokens=1, dies=True), FailureKind.BROKEN_OFF),
     ],
-    ids=["wrong_key", "busy", "dying"],
+    ids=["wrong_key", "refused", "busy", "dying"],
 )
 async def test_a_load_of_failures_alone_ends_itself(
     trouble: Misbehavior, kind: FailureKind
@@ -377,7 +378,7 @@ async def test_random_bytes_from_the_server_never_end_the_load_otherwise() -> No
             server.next.append(Misbehavior(tokens=rng.randrange(3), body=body))
         result, _ = await drive(server, replace(PLAN, concurrency=40, requests=100))
     assert result.ended_by is EndReason.REQUESTS
-    assert result.completed == 40
+    assert result.completed == 100
     assert sum(result.errors.values()) == 60
 
 

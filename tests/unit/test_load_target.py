@@ -13,11 +13,11 @@ from exporter.load.answer import Api
 from exporter.load.detection import NoTargetError, check_fits, find_target
 from exporter.load.failures import LoadError
 from exporter.load.plan import LoadPlan, PlanError
-from exporter.load.prompts import NARROW, WIDE
+from exporter.load.prompts import SPANS, TokenIds
 from exporter.load.target import Target
 from exporter.load.tokens import API_KEY_VARIABLE, find_token
 from tests.sglang_server import RawServer
-from tests.streaming_server import CHAT, HOSTILE, NATIVE, Misbehavior, StreamingServer
+from tests.streaming_server import CHAT, COMPLETIONS, HOSTILE, NATIVE, Misbehavior, StreamingServer
 
 KEY = "sk-hidden-4711"
 
@@ -31,16 +31,30 @@ async def refusal(url: str, token: str | None = None, **options: Any) -> str:
 async def test_completions_with_token_ids_are_the_first_choice() -> None:
     async with StreamingServer() as server:
         found = await find_target(server.url + "/")
-    assert (found.api, found.model, found.token_ids) == (Api.COMPLETIONS, "kimi", WIDE)
+    assert (found.api, found.model, found.token_ids) == (Api.COMPLETIONS, "kimi", SPANS[0])
     assert found.context_tokens == 8192
     assert found.address == server.url + "/v1/completions"
     assert len(server.prompts) == 1
 
 
-async def test_a_small_vocabulary_gets_small_token_ids() -> None:
-    async with StreamingServer(vocabulary=1024) as server:
+@pytest.mark.parametrize("vocabulary", [1024, 999, 997])
+async def test_a_small_vocabulary_gets_small_token_ids(vocabulary: int) -> None:
+    async with StreamingServer(vocabulary=vocabulary) as server:
         found = await find_target(server.url)
-    assert (found.api, found.token_ids) == (Api.COMPLETIONS, NARROW)
+    assert found.token_ids == TokenIds(256, min(vocabulary, 1000))
+    assert not server.crashed
+
+
+@pytest.mark.parametrize("vocabulary", [None, 64], ids=["not_told", "tiny"])
+@pytest.mark.parametrize("api", [COMPLETIONS, NATIVE])
+async def test_token_ids_that_the_server_does_not_vouch_for_are_never_sent(
+    api: str, vocabulary: int | None
+) -> None:
+    async with StreamingServer(vocabulary=vocabulary, apis=(api,)) as server:
+        found = await find_target(server.url)
+    assert found.token_ids is None
+    assert not server.crashed
+    assert len(server.prompts[-1].split()) == 16
 
 
 async def test_without_completions_the_native_endpoint_is_taken() -> None:
