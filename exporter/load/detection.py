@@ -23,8 +23,9 @@ from exporter.load.plan import LoadPlan, PlanError
 from exporter.load.prompts import TokenIds, fresh_salt
 from exporter.load.streaming import StreamingRequest, open_session
 from exporter.load.target import Target, Work, request_body
+from exporter.load.tokens import API_KEY_VARIABLE
 from exporter.load.vocabulary import known_token_ids
-from exporter.sources.server.answer import NoAnswerError, NoSuchPathError, fetch
+from exporter.sources.server.answer import NoAnswerError, NoSuchPathError, NotAllowedError, fetch
 
 TRIAL_SECONDS = 120.0
 """A trial may have to queue behind the load that is there."""
@@ -105,6 +106,11 @@ async def _model(url: str, token: str | None, seconds: float) -> tuple[str | Non
         body = await fetch(f"{url}/v1/models", token, seconds=seconds)
     except NoSuchPathError:
         return None, None
+    except NotAllowedError:
+        raise NoTargetError(
+            f"cannot load {url}: {MEANINGS[FailureKind.NOT_ALLOWED]}; give it in a file, or in the "
+            f"environment variable {API_KEY_VARIABLE}"
+        ) from None
     except NoAnswerError as error:
         raise NoTargetError(str(error)) from None
     # Not chained: the decoder's errors carry the text they failed on.

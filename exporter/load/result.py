@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -75,7 +76,6 @@ class LoadResult:
         errors: Failures since the window's begin, by kind.
         warmup_errors: Failures before it, by kind.
         delayed_arrivals: Open loop: requests that waited because `concurrency` were under way.
-        latencies: Of the window and its drain.
         measurements: For other windows; the measured one is [started_at, ended_at].
     """
 
@@ -89,7 +89,6 @@ class LoadResult:
     errors: Mapping[FailureKind, int]
     warmup_errors: Mapping[FailureKind, int]
     delayed_arrivals: int
-    latencies: Latencies
     measurements: Measurements = field(repr=False)
 
     @property
@@ -103,6 +102,12 @@ class LoadResult:
         if self.started_at is None or self.ended_at is None:
             return None
         return self.ended_at - self.started_at
+
+    @property
+    def latencies(self) -> Latencies:
+        """Of the window and its drain; sorted anew at each look."""
+        since = math.inf if self.started_at is None else self.started_at
+        return self.measurements.latencies(since, math.inf)
 
     @property
     def output_tokens_per_second(self) -> float | None:

@@ -76,6 +76,5 @@ def result_of(
         errors=Counter(kind for at, kind in measured.failures if at >= since),
         warmup_errors=Counter(kind for at, kind in measured.failures if at < since),
         delayed_arrivals=delayed_arrivals,
-        latencies=measured.latencies(since, now),
         measurements=measured,
     )

@@ -343,12 +343,13 @@ async def test_pauses_grow_while_failures_go_on() -> None:
     ],
     ids=["wrong_key", "refused", "busy", "dying"],
 )
+@pytest.mark.parametrize("requests", [None, 3], ids=["for_a_time", "for_a_number"])
 async def test_a_load_of_failures_alone_ends_itself(
-    trouble: Misbehavior, kind: FailureKind
+    trouble: Misbehavior, kind: FailureKind, requests: int | None
 ) -> None:
     async with StreamingServer() as server:
         server.always = trouble
-        result, records = await drive(server, replace(PLAN, requests=None))
+        result, records = await drive(server, replace(PLAN, requests=requests))
     assert result.ended_by is EndReason.ALL_FAILED
     assert set(result.errors) == {kind}
     assert isinstance(records[-1], LoadEvent)
