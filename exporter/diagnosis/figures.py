@@ -43,7 +43,7 @@ class StageFigures:
     """Share of readings with a throttle reason of heat or power supply; `None` without readings."""
     throttle_reasons: tuple[str, ...] = ()
     lost_seconds: float | None = None
-    """Time its GPU did not answer, or sent no sample while the others did."""
+    """Time its GPU sent no sample while the others did, in and out of the window."""
     xids: tuple[int, ...] = ()
     lines: int = 0
 
@@ -94,6 +94,8 @@ class Figures:
     stages: tuple[StageFigures, ...] = ()
     log: LogFigures = field(default_factory=LogFigures)
     slots: SlotFigures = field(default_factory=SlotFigures)
+    effective_at_most: float | None = None
+    """Most effective micro-batches there can be, where not all of their sizes are seen."""
 
     measured: bool = False
     """Whether the working share of every stage is measured."""

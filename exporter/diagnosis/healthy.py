@@ -66,6 +66,9 @@ def _pipeline(figures: Figures) -> tuple[float, tuple[Evidence, ...]]:
             Evidence("occupancy_ratio", round(occupancy, 3), f">= {_WORKS_WELL:g}", source)
         )
         full = occupancy >= _WORKS_WELL
+        slots = figures.slots.slots
+        if filled is None and (slots is None or slots > (figures.pp_size or 0)):
+            return 0.3, tuple(evidence)  # full, but perhaps of batches that are too small
         if filled is None:
             return (0.75 if full else 0.3), tuple(evidence)
         return (0.9 if full else 0.72 if occupancy >= _WORKS else 0.3), tuple(evidence)

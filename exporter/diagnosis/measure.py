@@ -8,16 +8,16 @@ from statistics import fmean
 
 from exporter.diagnosis.figures import Figures, LogFigures, StageFigures
 from exporter.diagnosis.log_figures import log_figures, one_stage
+from exporter.diagnosis.slots_in_window import effective_at_most, slots_in_window
 from exporter.diagnosis.stage_figures import stage_figures
 from exporter.diagnosis.steady_window import Window, choose_window, loads_of, stops
 from exporter.diagnosis.watch import PipelineKey, Watch
-from exporter.pipeline.clock import Second
 from exporter.pipeline.figures import SlotFigures, Variance
 from exporter.pipeline.gain_fit import GainFit, Operation
 from exporter.pipeline.means import inflight_occupancy, skew_and_balance, variance
-from exporter.pipeline.micro_batches import Activity, SlotObserver
+from exporter.pipeline.micro_batches import Activity
 from exporter.pipeline.server_facts import count_of, local_pp_ranks
-from exporter.records import Batch, FactValue, LoadEvent, LoadPhase, Mode
+from exporter.records import Batch, FactValue, Mode
 
 STOP_SECONDS = 0.4
 """All stages without a kernel this long is no gap between two passes."""
@@ -74,7 +74,8 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
     active_mean = None
     if measured:
         active_mean = (inflight_occupancy(seconds) or fmean(known)) * len(stages)
-    slots = _slots(batches, facts, window, _activity(active_mean, known, pp_size, varied))
+    activity = _activity(active_mean, known, pp_size, varied)
+    slots = slots_in_window(batches, facts, window, activity)
     stopped, paused, longest = _standing_still(watch, span, found, batches)
     likeness, leader = _likeness(stages)
     gain, scaling = _against_reference(watch, log, slots, known, pp_size, window)
@@ -93,6 +94,7 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
         stages=stages,
         log=log,
         slots=slots,
+        effective_at_most=effective_at_most(slots, one_stage(batches)),
         measured=measured,
         occupancy_ratio=(inflight_occupancy(seconds) or fmean(known)) if measured else None,
         occupancy_at_most_ratio=_mean([s.working_at_most_ratio for s in stages]),
@@ -145,21 +147,6 @@ def _activity(
         return None
     seen = None if varied is None else varied.active_ratio or varied.active_ratio_at_least
     return Activity(active_mean, max(known)) if seen is None or seen <= 1.0 else None
-
-
-def _slots(
-    batches: Sequence[Batch],
-    facts: Mapping[str, FactValue],
-    window: Window,
-    activity: Activity | None,
-) -> SlotFigures:
-    """The slots as the model sees them, from the lines of this window alone."""
-    observer = SlotObserver()
-    if window.concurrency is not None:
-        observer.fold_load(LoadEvent(window.start, LoadPhase.START, window.concurrency))
-    for batch in batches:
-        observer.fold_batch(batch)
-    return observer.figures(facts, activity, window.end)
 
 
 # --- standing still ----------------------------------------------------------------------------

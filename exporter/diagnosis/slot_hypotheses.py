@@ -12,6 +12,7 @@ from exporter.diagnosis.findings import (
     excluded,
     undecided,
 )
+from exporter.diagnosis.slots_in_window import BY_WORKING
 from exporter.thresholds import HIGH_BUBBLE_RATIO, LEAST_BATCH_REQUESTS, THRESHOLDS
 
 FILLED_RATIO = 0.8
@@ -21,6 +22,8 @@ _HERD = THRESHOLDS["ThunderingHerd"]
 _FULL_OCCUPANCY = 0.95
 _LEAST_GAIN = 1.1
 _SMALL_BATCH = 4.0
+_BY_WORKING = 0.6
+_SUSPECTED = 0.4
 
 
 def herd_bound(stages: int) -> float:
@@ -59,8 +62,10 @@ def _bubble_evidence(figures: Figures, least: float) -> Evidence | None:
     return Evidence("bubble_ratio", round(1.0 - occupancy, 3), f">= {least:g}", source, supports)
 
 
-def _score(base: float, bubble: Evidence | None) -> float:
+def _score(figures: Figures, base: float, bubble: Evidence | None) -> float:
     """A split seen in the log, more or less sure by what the GPUs say."""
+    if figures.slots.active_from == BY_WORKING:
+        return _BY_WORKING  # a host that leaves gaps looks the same
     if bubble is None:
         return base
     return min(base + 0.1, 0.95) if bubble.supports else 0.4
@@ -89,7 +94,7 @@ def thundering_herd(figures: Figures) -> Finding:
         value = round(figures.variance_ratio, 3)
         source = "number of working stages over time: far below 1 a batch travels"
         evidence.append(Evidence("active_stages_variance_ratio", value, "< 0.5", source, low))
-    return Finding(verdict, _score(0.85, bubble), tuple(evidence), _even_gain(figures))
+    return Finding(verdict, _score(figures, 0.85, bubble), tuple(evidence), _even_gain(figures))
 
 
 def uneven_split(figures: Figures) -> Finding:
@@ -99,7 +104,7 @@ def uneven_split(figures: Figures) -> Finding:
         return excluded(verdict)
     filled = filled_ratio(figures)
     if slots.effective is None or filled is None:
-        return _unseen(figures, verdict)
+        return _uneven_at_least(figures)
     expected = f"> {herd_bound(stages):g}, < {FILLED_RATIO:g} of the possible"
     if slots.effective <= herd_bound(stages) or filled >= FILLED_RATIO:
         return excluded(verdict, _slots_evidence(figures, expected, supports=False))
@@ -111,7 +116,26 @@ def uneven_split(figures: Figures) -> Finding:
         f"micro-batches of {', '.join(map(str, slots.sizes or ()))}",
     )
     evidence = (_slots_evidence(figures, expected), variation, *([bubble] if bubble else []))
-    return Finding(verdict, _score(0.8, bubble), evidence, _even_gain(figures))
+    score = _score(figures, 0.8, bubble)
+    if slots.active_from == BY_WORKING and len(set(slots.sizes or ())) <= 1:
+        # Nothing uneven is seen, only fewer working stages than slots: gaps of the host, as likely.
+        return Finding(verdict, _SUSPECTED, evidence, _even_gain(figures), (Missing.SLOTS,))
+    return Finding(verdict, score, evidence, _even_gain(figures))
+
+
+def _uneven_at_least(figures: Figures) -> Finding:
+    """One slot is seen that holds more than its share, whatever the hidden ones hold."""
+    verdict, most, requests = Verdict.UNEVEN_SPLIT, figures.effective_at_most, figures.requests
+    stages = figures.pp_size or 0
+    if most is None or not requests or most >= FILLED_RATIO * min(stages, requests):
+        return _unseen(figures, verdict)
+    bubble = _bubble_evidence(figures, 1.0 - _FULL_OCCUPANCY)
+    source = f"the largest batch seen, {figures.slots.active_from}"
+    expected = f"< {FILLED_RATIO * min(stages, requests):.2g} of {stages}"
+    evidence = Evidence("effective_at_most", round(most, 2), expected, source)
+    known = (evidence, *([bubble] if bubble else []))
+    score = min(_score(figures, 0.6, bubble), 0.7)
+    return Finding(verdict, score, known, _even_gain(figures), (Missing.SLOTS,))
 
 
 def over_split(figures: Figures) -> Finding:
@@ -177,7 +201,7 @@ def client_limited(figures: Figures) -> Finding:
     )
     if filled < FILLED_RATIO:
         return excluded(verdict, few, spread)
-    return Finding(verdict, 0.9, (few, spread), gain)
+    return Finding(verdict, _score(figures, 0.9, None), (few, spread), gain)
 
 
 def _unseen(figures: Figures, verdict: Verdict) -> Finding:

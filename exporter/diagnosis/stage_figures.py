@@ -91,8 +91,8 @@ def _stage(  # noqa: PLR0913  # one figure a source: a record for the arguments 
         power_limit_share=power / limit if power is not None and limit else None,
         throttled_ratio=throttled,
         throttle_reasons=reasons,
-        lost_seconds=_lost_seconds(watch, used, span),
-        xids=tuple(sorted({x.xid for g in used for x in g.xids if _inside(x.happened_at, span)})),
+        lost_seconds=_lost_seconds(watch, used),
+        xids=tuple(sorted({x.xid for gpu in used for x in gpu.xids})),
         lines=lines,
     )
 
@@ -154,11 +154,13 @@ def _throttled(gpus: Sequence[GpuWatch], span: Span) -> tuple[float | None, tupl
     return worst, tuple(sorted(reasons))
 
 
-def _lost_seconds(watch: Watch, gpus: Sequence[GpuWatch], span: Span) -> float | None:
-    """Time of the window without residency samples of a GPU while others sent theirs."""
+def _lost_seconds(watch: Watch, gpus: Sequence[GpuWatch]) -> float | None:
+    """Time without residency samples of a GPU while others sent theirs, in and out of the window:
+    what was in flight is no longer when a card is lost."""
     others = [gpu for gpu in watch.gpus.values() if gpu.resident.last_at is not None]
-    if not gpus or len(others) < 2:
+    if not gpus or len(others) < 2 or watch.first_at is None or watch.last_at is None:
         return None
+    span = (watch.first_at, watch.last_at)
     width = others[0].resident.width_seconds
     everywhere: set[int] = set()
     for other in others:

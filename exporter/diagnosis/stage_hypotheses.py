@@ -81,7 +81,7 @@ def stage_imbalance(figures: Figures) -> Finding:
     last = slow.pp_rank == (figures.pp_size or 0) - 1
     if not last and slow.throttled_ratio is None and (figures.pp_size or 0) > 2:
         # An inner stage has no lm_head: its card may be throttled, which nothing here shows.
-        return Finding(verdict, 0.7, evidence, gain, (Missing.THROTTLING,))
+        return Finding(verdict, 0.65, evidence, gain, (Missing.THROTTLING,))
     return Finding(verdict, 0.9, evidence, gain)
 
 
