@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import sys
 import tempfile
@@ -21,6 +22,8 @@ from exporter.config import (
     load,
     parse_listen,
 )
+from exporter.live_diagnosis import NothingSeenError
+from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
 from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
@@ -30,6 +33,8 @@ from exporter.web import CannotListenError
 FAILURES = (
     ConfigError,
     CannotListenError,
+    LoadError,
+    NothingSeenError,
     daemon.CannotRecordError,
     StateFileInUseError,
     FatalSourceError,
@@ -188,6 +193,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=diagnose_command.EPILOG,
     )
     diagnose_command.add_arguments(diagnose)
+    _add_sources(diagnose)
     check = commands.add_parser(
         "check-config", help="check a configuration file, name all mistakes"
     )
@@ -242,7 +248,7 @@ def _run(arguments: argparse.Namespace) -> int:
         case "record":
             asyncio.run(daemon.record(_config(arguments), arguments.duration, arguments.output))
         case "diagnose":
-            return diagnose_command.run(arguments)
+            return diagnose_command.run(arguments, lambda: _config(arguments))
         case "replay" if arguments.once:
             sys.stdout.write(daemon.replay_once(arguments.recording))
         case "replay":
@@ -275,6 +281,8 @@ def main(argv: list[str] | None = None) -> int:
         return _run(arguments)
     except FAILURES as error:
         print(f"sglang-pipeline-exporter {arguments.command}: {error}", file=sys.stderr)
+        if getattr(arguments, "json", False):
+            print(json.dumps({"error": str(error)}))
         return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_OK

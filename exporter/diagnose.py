@@ -29,12 +29,16 @@ def diagnose_recording(path: Path) -> Diagnosis:
     Raises:
         RecordingError: It is no recording this version can read.
     """
-    watch = watch_recording(path)
+    return diagnose_watch(watch_recording(path))
+
+
+def diagnose_watch(watch: Watch) -> Diagnosis:
+    """The diagnosis of the pipeline that printed most of those watched."""
     pipelines = watch.pipelines()
     if len(pipelines) > 1:
         server, dp_rank = pipelines[0]
         log.warning(
-            "the recording holds %d pipelines; this is about server=%s dp_rank=%d",
+            "%d pipelines were seen; this is about server=%s dp_rank=%d",
             len(pipelines),
             server,
             dp_rank,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from exporter.diagnosis.advice import advice
@@ -26,8 +26,8 @@ _BOLD, _RED, _GREEN, _YELLOW, _DIM, _PLAIN = (
 _BAR = 24
 
 
-def as_json(diagnosis: Diagnosis) -> str:
-    """The contract's object, on one line."""
+def as_json(diagnosis: Diagnosis, more_figures: Mapping[str, object] | None = None) -> str:
+    """The contract's object, on one line; `more_figures` join the diagnosis' own."""
     return json.dumps(
         {
             "verdict": diagnosis.verdict,
@@ -38,7 +38,7 @@ def as_json(diagnosis: Diagnosis) -> str:
             "gain": asdict(diagnosis.gain),
             "advice": advice(diagnosis),
             "missing": list(diagnosis.missing),
-            "figures": diagnosis.figures.as_json(),
+            "figures": {**diagnosis.figures.as_json(), **(more_figures or {})},
         }
     )
 
