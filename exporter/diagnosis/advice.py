@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.findings import Missing, Verdict
+from exporter.diagnosis.stage_hypotheses import slowest_stage
 from exporter.diagnosis.verdict import Diagnosis
 from exporter.pipeline.micro_batches import coprime_interval
 
@@ -85,11 +86,8 @@ def _larger_batches(figures: Figures) -> list[str]:
 
 
 def _layer_partition(figures: Figures) -> list[str]:
-    slow = max(figures.stages, key=lambda s: s.working_ratio or 0.0, default=None)
-    if slow is None or slow.working_ratio is None:
-        rank = figures.likeness_leader
-    else:
-        rank = slow.pp_rank
+    slow = slowest_stage(figures)
+    rank = figures.likeness_leader if slow is None else slow.pp_rank
     which = "the slow stage" if rank is None else f"stage {rank}"
     why = (
         "; the last stage has lm_head and sampling besides its layers, and the default split gives "
@@ -207,7 +205,7 @@ def _show_working(figures: Figures) -> list[str]:
 
 
 _SHOWS: dict[Missing, Callable[[Figures], list[str]]] = {
-    Missing.LOAD: lambda _: ["a sustained load of at least 30 seconds"],
+    Missing.LOAD: lambda _: ["a steady load of known concurrency, 30 s of warm-up and 60 s more"],
     Missing.LINES: lambda _: ["--log-level info: the batch lines are not printed above it"],
     Missing.SLOTS: _show_slots,
     Missing.WORKING: _show_working,

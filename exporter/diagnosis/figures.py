@@ -31,6 +31,8 @@ class StageFigures:
     """By SM, DRAM and tensor activity, whatever the card's levels."""
     idle_ratio: float | None = None
     """No kernel resident on any of its GPUs."""
+    momentary_utilization_ratio: float | None = None
+    """A single reading of the polled gauge, where nothing better is known."""
     first_half_working_ratio: float | None = None
     second_half_working_ratio: float | None = None
     """The measured share of each half of the window: a lasting difference shows in both."""

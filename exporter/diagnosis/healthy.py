@@ -83,4 +83,4 @@ def _unmeasured(figures: Figures, filled: float | None) -> float:
         return 0.2
     if not likeness or min(likeness.values()) < _ALIKE:
         return 0.3
-    return 0.65 if least is not None and least >= _LEAST_WORK else 0.5
+    return 0.65 if least is not None and least >= _LEAST_WORK else 0.4

@@ -13,6 +13,7 @@ from exporter.records import Batch, EventKind, Mode, ServerEvent
 Span = tuple[float, float]
 
 _LEAST_GAPS = 5
+_LEAST_SPREAD = 0.01
 _REQUEST_POOLS = ("kv", "full", "swa", "mamba")
 
 
@@ -58,7 +59,8 @@ def prefill_ratio(lines: Sequence[Batch], stops: Sequence[Span] = ()) -> float |
     """Share of the time between decode lines that goes to prefill.
 
     A line comes every D decode batches, whatever is prefilled between: gap = a + b x tokens, by
-    least squares. `None` with too few gaps, or where prefill is always or never the same.
+    least squares, with and without the longest gap: one alone proves nothing. `None` with too few
+    gaps, or where prefill is always the same.
     """
     gaps: list[tuple[float, float]] = []
     tokens, last_at = 0.0, None
@@ -74,12 +76,16 @@ def prefill_ratio(lines: Sequence[Batch], stops: Sequence[Span] = ()) -> float |
         tokens, last_at = 0.0, line.logged_at
     if len(gaps) < _LEAST_GAPS:
         return None
-    total = sum(gap for gap, _ in gaps)
+    fits = (_fitted_ratio(gaps), _fitted_ratio(sorted(gaps)[:-1]))
+    return None if fits[0] is None else min(fit for fit in fits if fit is not None)
+
+
+def _fitted_ratio(gaps: Sequence[tuple[float, float]]) -> float | None:
     mean_gap, mean_tokens = fmean(gap for gap, _ in gaps), fmean(count for _, count in gaps)
     if mean_tokens == 0.0:
         return 0.0
     spread = sum((count - mean_tokens) ** 2 for _, count in gaps)
-    if spread < 0.01 * mean_tokens**2 * len(gaps) or total <= 0.0:
+    if spread < _LEAST_SPREAD * mean_tokens**2 * len(gaps) or mean_gap <= 0.0:
         return None
     slope = sum((gap - mean_gap) * (count - mean_tokens) for gap, count in gaps) / spread
     return min(max(slope * mean_tokens / mean_gap, 0.0), 1.0)

@@ -13,6 +13,7 @@ from exporter.diagnosis.findings import (
     undecided,
 )
 from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio
+from exporter.diagnosis.slots_in_window import BY_WORKING
 from exporter.thresholds import FULL_POOL_RATIO, THRESHOLDS
 
 _WITHOUT_GRAPH = THRESHOLDS["DecodeWithoutGraph"].value
@@ -39,49 +40,56 @@ def host_bound(figures: Figures) -> Finding:
     verdict, idle = Verdict.HOST_BOUND, idle_between_batches(figures)
     if idle is None:
         return undecided(verdict, Missing.GPUS)
-    evidence = [
-        Evidence(
-            "idle_between_batches_ratio",
-            round(idle, 3),
-            f">= {_IDLE:g}",
-            "residency: no kernel, while not all stages have stopped",
-            idle >= _IDLE,
-        )
-    ]
-    if idle < _SOME_IDLE:
-        return excluded(verdict, *evidence)
-    waits = figures.waiting_ratio
-    if figures.measured and waits is not None and waits > idle:
-        return excluded(verdict, *evidence)
+    gaps = Evidence(
+        "idle_between_batches_ratio",
+        round(idle, 3),
+        f">= {_IDLE:g}",
+        "residency: no kernel, while not all stages have stopped",
+        idle >= _IDLE,
+    )
+    if idle < _SOME_IDLE or (figures.measured and (figures.waiting_ratio or 0.0) > idle):
+        return excluded(verdict, gaps)
     gain = Gain(1.0 / (1.0 - min(idle, 0.99)), "kernels follow each other without a gap")
-    resident = 1.0 - (figures.idle_ratio or 0.0)
-    timer = figures.log.forward_occupancy_ratio
-    timed = timer is not None and timer > _TIMER_OVER_WORK * resident
-    if timer is not None:
-        source = "SGLang's forward timer counts launch gaps, residency does not"
-        expected = f"> {_TIMER_OVER_WORK:g} x resident {resident:.2f}"
-        evidence.append(
-            Evidence("forward_occupancy_ratio", round(timer, 3), expected, source, timed)
-        )
-    if timed and idle >= _IDLE:
-        return Finding(verdict, 0.9, tuple(evidence), gain)
-    if figures.is_pipeline:
-        filled, requests = filled_ratio(figures), figures.requests
-        if filled is None or requests is None:
-            return Finding(verdict, 0.3, tuple(evidence), gain, (Missing.SLOTS,))
-        ready = filled >= FILLED_RATIO and requests >= (figures.pp_size or 0)
-        expected, source = (
-            f">= {FILLED_RATIO:g}, requests for all stages",
-            "decode lines: work ready",
-        )
-        evidence.append(Evidence("filled_slots_ratio", round(filled, 2), expected, source, ready))
-        if not ready:
-            return excluded(verdict, *evidence)
-    elif not figures.log.decode_lines:
-        return undecided(verdict, Missing.LINES)
-    if (figures.log.prefill_ratio or 0.0) >= _PREFILL:
-        return Finding(verdict, 0.4, tuple(evidence), gain)
-    return Finding(verdict, 0.8 if idle >= _IDLE else 0.45, tuple(evidence), gain)
+    timer = _timer_evidence(figures)
+    if timer is not None and timer.supports and idle >= _IDLE:
+        return Finding(verdict, 0.9, (gaps, timer), gain)
+    ready = _work_ready(figures)
+    evidence = tuple(each for each in (gaps, timer, ready) if each is not None)
+    if ready is None:
+        missing = Missing.SLOTS if figures.log.decode_lines else Missing.LINES
+        return Finding(verdict, 0.3, evidence, gain, (missing,))
+    if not ready.supports:
+        return excluded(verdict, *evidence)
+    clear = idle >= _IDLE and (figures.log.prefill_ratio or 0.0) < _PREFILL
+    return Finding(verdict, 0.8 if clear else 0.4, evidence, gain)
+
+
+def _timer_evidence(figures: Figures) -> Evidence | None:
+    """SGLang's forward timer counts launch gaps, residency does not."""
+    timer, idle = figures.log.forward_occupancy_ratio, figures.idle_ratio
+    if timer is None or idle is None:
+        return None
+    resident = 1.0 - idle
+    return Evidence(
+        "forward_occupancy_ratio",
+        round(timer, 3),
+        f"> {_TIMER_OVER_WORK:g} x resident {resident:.2f}",
+        "SGLang's forward timer counts launch gaps, residency does not",
+        timer > _TIMER_OVER_WORK * resident,
+    )
+
+
+def _work_ready(figures: Figures) -> Evidence | None:
+    """Whether there is a batch for every stage; `None` if that is not known."""
+    if not figures.is_pipeline:
+        lines = figures.log.decode_lines
+        return Evidence("decode_lines", lines, "> 0", "decode goes on") if lines else None
+    filled, requests = filled_ratio(figures), figures.requests
+    if filled is None or requests is None or figures.slots.active_from == BY_WORKING:
+        return None
+    ready = filled >= FILLED_RATIO and requests >= (figures.pp_size or 0)
+    expected = f">= {FILLED_RATIO:g}, requests for all stages"
+    return Evidence("filled_slots_ratio", round(filled, 2), expected, "decode lines", ready)
 
 
 def graph_off(figures: Figures) -> Finding:
@@ -167,7 +175,12 @@ def prefill_interference(figures: Figures) -> Finding:
     gain = Gain(
         1.0 / (1.0 - min(ratio, 0.9)), "prefill runs elsewhere, or in chunks that hide in bubbles"
     )
-    return Finding(verdict, 0.85 if ratio >= _PREFILL else 0.45, (evidence,), gain)
+    if ratio < _PREFILL:
+        return Finding(verdict, 0.45, (evidence,), gain)
+    if figures.stopped_ratio is None:
+        # Clients that pause and then send new requests leave the same gaps in the log.
+        return Finding(verdict, 0.65, (evidence,), gain, (Missing.GPUS,))
+    return Finding(verdict, 0.85, (evidence,), gain)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -177,31 +177,26 @@ def client_limited(figures: Figures) -> Finding:
     verdict, stages, requests = Verdict.CLIENT_LIMITED, figures.pp_size, figures.requests
     if not figures.is_pipeline or stages is None:
         return excluded(verdict)
-    queued = figures.log.queued_requests
-    if queued is not None and queued >= 0.5:
-        return excluded(
-            verdict, Evidence("queued_requests", round(queued, 1), "0", "decode lines", False)
-        )
     if requests is None:
-        single = figures.log.mean_batch_requests
-        if single is not None and single >= LEAST_BATCH_REQUESTS and figures.slots.active is None:
-            return undecided(verdict, Missing.SLOTS)
-        return undecided(verdict, Missing.SLOTS, Missing.LOAD)
-    few = Evidence("requests", round(requests, 1), f"< {stages}", "load and decode lines", True)
-    if requests >= stages - 0.5:
-        return excluded(verdict, Evidence(few.quantity, few.value, few.expected, few.source, False))
+        return undecided(verdict, Missing.SLOTS)
+    queued = figures.log.queued_requests or 0.0
+    few, waiting = requests < stages - 0.5, queued >= 0.5
+    evidence = [
+        Evidence("requests", round(requests, 1), f"< {stages}", "load and decode lines", few),
+        Evidence("queued_requests", round(queued, 1), "0", "decode lines", not waiting),
+    ]
     filled = filled_ratio(figures)
-    gain = Gain(
-        stages / max(requests, 1.0), "the clients send as many requests as there are stages"
-    )
+    if filled is not None:
+        apart = filled >= FILLED_RATIO
+        expected = f">= {FILLED_RATIO:g} x requests"
+        evidence.append(_slots_evidence(figures, expected, supports=apart))
+    if not few or waiting or (filled is not None and filled < FILLED_RATIO):
+        return excluded(verdict, *evidence)
+    why = "the clients send as many requests as there are stages"
+    gain = Gain(stages / max(requests, 1.0), why)
     if filled is None:
-        return Finding(verdict, 0.6, (few,), gain, (Missing.SLOTS,))
-    spread = _slots_evidence(
-        figures, f">= {FILLED_RATIO:g} x requests", supports=filled >= FILLED_RATIO
-    )
-    if filled < FILLED_RATIO:
-        return excluded(verdict, few, spread)
-    return Finding(verdict, _score(figures, 0.9, None), (few, spread), gain)
+        return Finding(verdict, 0.6, tuple(evidence), gain, (Missing.SLOTS,))
+    return Finding(verdict, _score(figures, 0.9, None), tuple(evidence), gain)
 
 
 def _unseen(figures: Figures, verdict: Verdict) -> Finding:

@@ -65,15 +65,15 @@ def mean_slot_requests(lines: Sequence[Batch], interval: int) -> float | None:
 def _by_throughput(
     figures: SlotFigures, lines: Sequence[Batch], facts: Mapping[str, FactValue], concurrency: int
 ) -> SlotFigures:
-    interval = count_of(facts, "decode_log_interval")
+    interval, slots = count_of(facts, "decode_log_interval"), figures.slots
     mean = mean_slot_requests(lines, interval) if interval is not None else None
     decodes = [line for line in lines if line.mode is Mode.DECODE]
-    if mean is None or interval is None or not mean > 0.0 or figures.slots is None:
+    if mean is None or interval is None or not mean > 0.0 or slots is None:
         return figures
     queued = sum(line.queued_reqs or 0 for line in decodes) / len(decodes)
     count = (concurrency - queued) / mean
     active = round(count)
-    if abs(count - active) > max(_NEAR_WHOLE, 0.02 * active) or not 1 <= active <= figures.slots:
+    if abs(count - active) > max(_NEAR_WHOLE, 0.02 * active) or not 1 <= active <= slots:
         return figures
     seen = [line.running_reqs or 0 for line in decodes]
     shown = active // math.gcd(active, interval)
@@ -91,29 +91,32 @@ def _by_throughput(
         reason="the log interval hides slots" if shown < active else "too few lines",
     )
     if shown == active and all(abs(size - mean) <= max(_SAME_SIZE * mean, 0.1) for size in seen):
-        variation = math.sqrt(max(figures.slots / active - 1.0, 0.0))
+        variation = math.sqrt(max(slots / active - 1.0, 0.0))
         return replace(
             figures,
             sizes=(round(mean),) * active,
             effective=float(active),
             size_variation=variation,
-            fairness=active / figures.slots,
+            fairness=active / slots,
             reason=None,
         )
     return figures
 
 
 def effective_at_most(figures: SlotFigures, lines: Sequence[Batch]) -> float | None:
-    """Most effective micro-batches there can be, by the largest batch seen beside all the others.
+    """Most effective micro-batches there can be, by the seen batch farthest from the mean.
 
     The others are most even when they are equal: m = N^2 / (b^2 + (N - b)^2 / (A - 1)).
     """
     if figures.effective is not None:
         return figures.effective
     requests, active = figures.running_requests, figures.active
-    sizes = [line.running_reqs or 0 for line in lines if line.mode is Mode.DECODE]
+    sizes = {line.running_reqs or 0 for line in lines if line.mode is Mode.DECODE}
     if requests is None or active is None or not sizes:
         return None
-    largest = min(float(max(sizes)), requests)
-    rest = (requests - largest) ** 2 / (active - 1) if active > 1 else 0.0
-    return requests**2 / (largest**2 + rest)
+    bounds = []
+    for size in sizes:
+        held = min(float(size), requests)
+        rest = (requests - held) ** 2 / (active - 1) if active > 1 else 0.0
+        bounds.append(requests**2 / (held**2 + rest))
+    return min(bounds)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from exporter.diagnosis.figures import StageFigures
@@ -37,63 +39,64 @@ def stage_figures(
     """
     places = watch.stage_gpus(key)
     seen = {pp_rank for second in seconds for pp_rank in second.stages}
-    lines = [
-        batch.pp_rank for batch in watch.batches.get(key, ()) if _inside(batch.logged_at, span)
-    ]
-    return tuple(
-        _stage(watch, pp_rank, places.get(pp_rank, ()), seconds, span, alone, lines.count(pp_rank))
-        for pp_rank in sorted(places.keys() | seen)
-    )
+    lines = Counter(b.pp_rank for b in watch.batches.get(key, ()) if _inside(b.logged_at, span))
+    found = []
+    for pp_rank in sorted(places.keys() | seen):
+        figures = _shares(pp_rank, seconds, span, alone=alone)
+        gpus = places.get(pp_rank, ())
+        found.append(_with_gpus(replace(figures, lines=lines[pp_rank]), watch, gpus, span))
+    return tuple(found)
 
 
-def _stage(  # noqa: PLR0913  # one figure a source: a record for the arguments would say no more
-    watch: Watch,
-    pp_rank: int,
-    gpus: tuple[int, ...],
-    seconds: Sequence[Second],
-    span: Span,
-    alone: bool,
-    lines: int,
-) -> StageFigures:
-    summaries = [second.stages[pp_rank] for second in seconds if pp_rank in second.stages]
+def _shares(pp_rank: int, seconds: Sequence[Second], span: Span, *, alone: bool) -> StageFigures:
+    """What the settled seconds say of one stage."""
     half = (span[0] + span[1]) / 2
-    halves = (
-        [s.stages[pp_rank] for s in seconds if pp_rank in s.stages and s.second < half],
-        [s.stages[pp_rank] for s in seconds if pp_rank in s.stages and s.second >= half],
-    )
+    own = [(s.second < half, s.stages[pp_rank]) for s in seconds if pp_rank in s.stages]
+    summaries = [summary for _, summary in own]
     measured = _measured(summaries, alone)
-    known = measured is not None and measured >= LEAST_MEASURED_RATIO
     working = _working(summaries)
-    waiting = [s.waiting for s in summaries if s.waiting is not None]
+    if measured is None or measured < LEAST_MEASURED_RATIO:
+        return StageFigures(pp_rank, measured_ratio=measured, working_at_most_ratio=working)
+    waiting = [summary.waiting for summary in summaries if summary.waiting is not None]
+    observed = sum(summary.observed for summary in summaries)
+    return StageFigures(
+        pp_rank,
+        measured_ratio=measured,
+        working_ratio=working,
+        waiting_ratio=sum(waiting) / observed if waiting else None,
+        working_at_most_ratio=working,
+        working_at_least_ratio=working,
+        first_half_working_ratio=_working(summary for first, summary in own if first),
+        second_half_working_ratio=_working(summary for first, summary in own if not first),
+    )
+
+
+def _with_gpus(
+    figures: StageFigures, watch: Watch, gpus: tuple[int, ...], span: Span
+) -> StageFigures:
+    """Adds what the drivers of the stage's GPUs say."""
     used = [watch.gpus[gpu] for gpu in gpus]
     power = _mean_of([gpu.watts for gpu in used], span)
-    limits = [g.identity.power_limit_watts for g in used if g.identity is not None]
+    limits = [gpu.identity.power_limit_watts for gpu in used if gpu.identity is not None]
     limit = min((each for each in limits if each), default=None)
     throttled, reasons = _throttled(used, span)
-    return StageFigures(
-        pp_rank=pp_rank,
+    least = figures.working_at_least_ratio
+    return replace(
+        figures,
         gpus=gpus,
-        measured_ratio=measured,
-        working_ratio=working if known else None,
-        waiting_ratio=sum(waiting) / sum(s.observed for s in summaries)
-        if known and waiting
-        else None,
-        working_at_most_ratio=working,
-        working_at_least_ratio=working
-        if known
-        else _highest([g.least_working for g in used], span),
+        working_at_least_ratio=_highest([g.least_working for g in used], span)
+        if least is None
+        else least,
         idle_ratio=_idle(used, span),
-        first_half_working_ratio=_working(halves[0]) if known else None,
-        second_half_working_ratio=_working(halves[1]) if known else None,
         watts=power,
         sm_ratio=_mean_of([gpu.sm for gpu in used], span),
         dram_ratio=_mean_of([gpu.dram for gpu in used], span),
         power_limit_share=power / limit if power is not None and limit else None,
         throttled_ratio=throttled,
         throttle_reasons=reasons,
+        momentary_utilization_ratio=_momentary(used),
         lost_seconds=_lost_seconds(watch, used),
-        xids=tuple(sorted({x.xid for gpu in used for x in gpu.xids})),
-        lines=lines,
+        xids=tuple(sorted({xid.xid for gpu in used for xid in gpu.xids})),
     )
 
 
@@ -154,9 +157,19 @@ def _throttled(gpus: Sequence[GpuWatch], span: Span) -> tuple[float | None, tupl
     return worst, tuple(sorted(reasons))
 
 
+def _momentary(gpus: Sequence[GpuWatch]) -> float | None:
+    """The newest reading of the gauge, where there is no ring."""
+    if any(gpu.resident.last_at is not None or not gpu.gauges for gpu in gpus):
+        return None
+    readings = [gpu.gauges[-1].polled_utilization_ratio for gpu in gpus]
+    return max((reading for reading in readings if reading is not None), default=None)
+
+
 def _lost_seconds(watch: Watch, gpus: Sequence[GpuWatch]) -> float | None:
-    """Time without residency samples of a GPU while others sent theirs, in and out of the window:
-    what was in flight is no longer when a card is lost."""
+    """Time without residency samples of a GPU while others sent theirs.
+
+    In and out of the window: what was in flight is no longer when a card is lost.
+    """
     others = [gpu for gpu in watch.gpus.values() if gpu.resident.last_at is not None]
     if not gpus or len(others) < 2 or watch.first_at is None or watch.last_at is None:
         return None

@@ -25,8 +25,8 @@ _UNLIKE = 0.8
 _STOPPED = 0.1
 _THROTTLED = THRESHOLDS["GpuThrottled"].value
 _WAITING = 0.25
-_IDLE = 0.25
 _PREFILL = 0.2
+_UNSURE = 0.65
 
 
 def slowest_stage(figures: Figures) -> StageFigures | None:
@@ -74,15 +74,17 @@ def stage_imbalance(figures: Figures) -> Finding:
     if figures.skew_ratio < _LEAST_SKEW or not lasts:
         return excluded(verdict, *evidence)
     gain = Gain(1.0 / figures.balance_ratio, "the stage's excess is shared out over all stages")
+    stages = figures.pp_size or 0
+    hidden = slow.pp_rank < stages - 1 and slow.throttled_ratio is None and stages > 2
     if not limits:
-        return Finding(verdict, 0.4, evidence, gain)
-    if figures.skew_ratio < _SKEW:
-        return Finding(verdict, 0.6, evidence, gain)
-    last = slow.pp_rank == (figures.pp_size or 0) - 1
-    if not last and slow.throttled_ratio is None and (figures.pp_size or 0) > 2:
+        score = 0.4
+    elif figures.skew_ratio < _SKEW:
+        score = 0.6
+    else:
         # An inner stage has no lm_head: its card may be throttled, which nothing here shows.
-        return Finding(verdict, 0.65, evidence, gain, (Missing.THROTTLING,))
-    return Finding(verdict, 0.9, evidence, gain)
+        score = _UNSURE if hidden else 0.9
+    missing = (Missing.THROTTLING,) if hidden else ()
+    return Finding(verdict, score, evidence, gain, missing)
 
 
 def _imbalance_by_likeness(figures: Figures) -> Finding:
@@ -134,45 +136,31 @@ def global_stall(figures: Figures) -> Finding:
 
 def transfer_bound(figures: Figures) -> Finding:
     """Slots are filled and stages alike, yet all of them wait for what is handed over."""
-    verdict = Verdict.TRANSFER_BOUND
-    if not figures.is_pipeline:
+    verdict, waiting = Verdict.TRANSFER_BOUND, figures.waiting_ratio
+    if not figures.is_pipeline or (figures.occupancy_at_least_ratio or 0.0) >= _LIMIT_WORKING:
         return excluded(verdict)
-    if not figures.measured or figures.waiting_ratio is None:
-        least = figures.occupancy_at_least_ratio
-        if least is not None and least >= _LIMIT_WORKING:
-            return excluded(verdict)
+    if not figures.measured or waiting is None:
         return undecided(verdict, Missing.WORKING)
     filled, highest = filled_ratio(figures), figures.highest_working_ratio or 0.0
-    waits = figures.waiting_ratio >= _WAITING
-    evidence = (
-        Evidence(
-            "waiting_ratio",
-            round(figures.waiting_ratio, 3),
-            ">= 0.25",
-            "GPUs: resident, no work",
-            waits,
-        ),
-        Evidence(
-            "highest_working_ratio", round(highest, 3), "< 0.8", "GPUs", highest < _LIMIT_WORKING
-        ),
-    )
-    if (
-        not waits
-        or highest >= _LIMIT_WORKING
-        or figures.waiting_ratio < (figures.idle_ratio or 0.0)
-    ):
+    waits = waiting >= _WAITING and waiting >= (figures.idle_ratio or 0.0)
+    free = highest < _LIMIT_WORKING
+    evidence = [
+        Evidence("waiting_ratio", round(waiting, 3), ">= 0.25", "resident without work", waits),
+        Evidence("highest_working_ratio", round(highest, 3), "< 0.8", "the busiest stage", free),
+    ]
+    if not waits or not free or (figures.log.prefill_ratio or 0.0) >= _PREFILL:
         return excluded(verdict, *evidence)
     if filled is None:
         return undecided(verdict, Missing.SLOTS)
-    even = Evidence(
-        "filled_slots_ratio", round(filled, 2), f">= {FILLED_RATIO:g}", "decode lines", True
+    enough = filled >= FILLED_RATIO and (figures.requests or 0.0) >= (figures.pp_size or 0)
+    expected = f">= {FILLED_RATIO:g}, requests for all stages"
+    evidence.append(
+        Evidence("filled_slots_ratio", round(filled, 2), expected, "decode lines", enough)
     )
-    enough = figures.requests is not None and figures.requests >= (figures.pp_size or 0)
-    prefill = figures.log.prefill_ratio
-    if filled < FILLED_RATIO or not enough or (prefill or 0.0) >= _PREFILL:
+    if not enough:
         return excluded(verdict, *evidence)
     gain = Gain(1.0 / highest, "hand-overs take no time beside the passes")
-    return Finding(verdict, 0.85, (*evidence, even), gain)
+    return Finding(verdict, 0.85, tuple(evidence), gain)
 
 
 def gpu_fault(figures: Figures) -> Finding:

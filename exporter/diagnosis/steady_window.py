@@ -113,13 +113,13 @@ def loads_of(watch: Watch) -> list[Load]:
 
 
 def residency(watch: Watch, key: PipelineKey, span: Span) -> dict[int, list[float]]:
-    """Resident shares of the pipeline's GPUs by bin; bins that not all of them cover are left out."""
+    """Resident shares of the pipeline's GPUs by bin, where most of them are seen: one may be lost."""
     gpus = [gpu for used in watch.stage_gpus(key).values() for gpu in used]
-    shares = [watch.gpus[gpu].resident.means(*span, least_covered=0.5) for gpu in gpus]
-    if not shares:
-        return {}
-    common = set.intersection(*(set(each) for each in shares))
-    return {index: [each[index] for each in shares] for index in sorted(common)}
+    found: dict[int, list[float]] = {}
+    for gpu in gpus:
+        for index, share in watch.gpus[gpu].resident.means(*span, least_covered=0.5).items():
+            found.setdefault(index, []).append(share)
+    return {index: found[index] for index in sorted(found) if 2 * len(found[index]) > len(gpus)}
 
 
 # --- where there is work -----------------------------------------------------------------------

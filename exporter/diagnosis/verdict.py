@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.findings import Evidence, Finding, Gain, Missing, Verdict
 from exporter.diagnosis.healthy import healthy
+from exporter.diagnosis.observations import observations
 from exporter.diagnosis.server_hypotheses import (
     graph_off,
     host_bound,
@@ -86,7 +87,7 @@ class Diagnosis:
 def diagnose(figures: Figures) -> Diagnosis:
     """Weighs every hypothesis; the one with the largest predicted gain that holds is the verdict."""
     if figures.window_seconds is None:
-        return _cannot_tell(figures, (), (Missing.LOAD,))
+        return _cannot_tell(figures, (), (Missing.LOAD, Missing.SLOTS, Missing.WORKING))
     findings = tuple(_tempered(hypothesis(figures), figures) for hypothesis in HYPOTHESES)
     holding = [finding for finding in findings if finding.holds]
     if not holding:
@@ -159,7 +160,7 @@ def _cannot_tell(
     return Diagnosis(
         Verdict.CANNOT_TELL,
         likely[0].score if likely else 0.0,
-        (*evidence, *_outside(figures)),
+        (*evidence, *observations(figures), *_outside(figures)),
         (),
         Gain(None, "not predicted"),
         tuple(missing),
