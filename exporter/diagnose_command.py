@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from exporter.config import Config, ConfigError
@@ -14,7 +15,7 @@ from exporter.diagnose import diagnose_recording
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_json, as_text
 from exporter.diagnosis.verdict import Diagnosis
-from exporter.live_diagnosis import DrivenLoad, attach, drive, with_url
+from exporter.live_diagnosis import DrivenLoad, attach, drive
 from exporter.load.plan import LoadPlan, PlanError
 from exporter.load.report import load_figures, load_lines, troubles
 from exporter.load.result import LoadResult
@@ -141,7 +142,7 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
         known = config()
         # The probe takes a key from a file alone; without it, it would be turned away.
         if load.token is None or arguments.token_file is not None:
-            known = with_url(known, load.url, arguments.token_file)
+            known = _with_url(known, load.url, arguments.token_file)
         diagnosis, points = asyncio.run(drive(known, load, save=arguments.save))
     _print(diagnosis, points, json=arguments.json)
     return _EXITS.get(diagnosis.verdict, EXIT_FAULT)
@@ -183,6 +184,13 @@ def _load(arguments: argparse.Namespace) -> DrivenLoad:
         arguments.sweep or (plan.concurrency,),
         find_token(arguments.token_file, os.environ),
     )
+
+
+def _with_url(config: Config, url: str, token_file: Path | None) -> Config:
+    """The configuration with the loaded server's own facts asked for, where it has one server."""
+    if len(config.servers) != 1 or config.servers[0].url is not None:
+        return config
+    return replace(config, servers=(replace(config.servers[0], url=url, token_file=token_file),))
 
 
 def _print(diagnosis: Diagnosis, points: tuple[LoadResult, ...], *, json: bool) -> None:

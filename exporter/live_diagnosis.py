@@ -13,7 +13,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from exporter.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
+LOG_SOURCES = ("journal:", "files:", "stdin:")
 SETTLE_SECONDS = 2.0
 """Log and rings lag by up to this: they are read on for so long after a load."""
 TERMINAL_SECONDS = 1.0
@@ -72,6 +73,7 @@ class LiveWatch:
         watch: What reached the model so far.
         ingest: Takes the records of a load too, by `handle`.
         was_stopped: A signal ended it.
+        troubles: What keeps a log from being read, by source, when the watch ended.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class LiveWatch:
         """Opens nothing yet; `driver` and `proc_root` stand in for NVML and /proc."""
         self.watch = Watch()
         self.was_stopped = False
+        self.troubles: dict[str, str] = {}
         self._writer = writer
         self.ingest = live_ingest(config, driver=driver, proc_root=proc_root, tap=self._tap)
 
@@ -112,6 +115,7 @@ class LiveWatch:
                 if reading.done() and not alone:
                     break
             self.was_stopped = stopping.done()
+            self.troubles = self._log_troubles()  # before the sources are closed
         finally:
             for task in tasks:
                 task.cancel()
@@ -122,6 +126,13 @@ class LiveWatch:
         self.ingest.finish()
         harvest(self.ingest, self.watch)
         return diagnose_watch(self.watch)
+
+    def _log_troubles(self) -> dict[str, str]:
+        return {
+            health.name: health.last_error or "not opened yet"
+            for health in self.ingest.healths()
+            if health.name.startswith(LOG_SOURCES) and (health.last_error or not health.up)
+        }
 
     def _tap(self, made: Record, line: LogLine | None) -> None:
         self.watch.fold(made)
@@ -187,9 +198,8 @@ async def attach(
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
         await live.until(asyncio.sleep(seconds), said, alone=False)
         diagnosis = live.diagnosis()
-    reasons = live.ingest.waiting_for()
-    if not live.watch.batches and reasons:
-        told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+    if not live.watch.batches and live.troubles:
+        told = "; ".join(f"{name}: {why}" for name, why in live.troubles.items())
         raise NothingSeenError(f"no batch line of a server was seen: {told}")
     return diagnosis
 
@@ -213,39 +223,41 @@ async def drive(
     """
     newest: LoadProgress | None = None
     sweep: Sweep | None = None
+    is_driven = False
 
     def note(progress: LoadProgress) -> None:
         nonlocal newest
         newest = progress
 
     async def work() -> None:
-        nonlocal sweep
+        nonlocal sweep, is_driven
         target = await find_target(load.url, load.token)
         check_fits(target, load.plan)
         sweep = Sweep(
             target, load.plan, load.concurrencies, emit=live.ingest.handle, on_progress=note
         )
         await sweep.run()
+        is_driven = True
         await asyncio.sleep(SETTLE_SECONDS)
 
     def said(snapshot: Snapshot) -> str:
-        return f"{progress_text(newest)}, {_state(snapshot)}"
+        far = "reading the last lines" if is_driven else progress_text(newest)
+        return f"{far}, {_state(snapshot)}"
 
     async with _recording(save) as writer:
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
         await live.until(work(), said, alone=True)
         points = sweep.result().points if sweep is not None else ()
         diagnosis = live.diagnosis()
-    if not any(point.output_tokens for point in points):
+    if not live.watch.batches:
+        told = "".join(f"; {name}: {why}" for name, why in live.troubles.items())
+        log.warning(
+            "no batch line was seen: is this the log of the server at %s?%s", load.url, told
+        )
+    seen = live.was_stopped and live.watch.batches  # while warming up: ordinary traffic
+    if not seen and not any(point.output_tokens for point in points):
         raise _nothing_measured(load.url, points)
     return diagnosis, points
-
-
-def with_url(config: Config, url: str, token_file: Path | None) -> Config:
-    """The configuration with the loaded server's own facts asked for, where it has one server."""
-    if len(config.servers) != 1 or config.servers[0].url is not None:
-        return config
-    return replace(config, servers=(replace(config.servers[0], url=url, token_file=token_file),))
 
 
 def _nothing_measured(url: str, points: tuple[LoadResult, ...]) -> NothingMeasuredError:
