@@ -156,6 +156,8 @@ def _transfer(figures: Figures) -> list[str]:
 
 def _card(figures: Figures) -> list[str]:
     bad = [s for s in figures.stages if s.lost_seconds or s.xids or (s.throttled_ratio or 0) > 0]
+    slow = slowest_stage(figures)
+    bad = bad or ([slow] if slow is not None else [])
     gpus = ", ".join(str(gpu) for stage in bad for gpu in stage.gpus)
     return [f"look at GPU {gpus}: nvidia-smi -q -d PERFORMANCE,TEMPERATURE; the kernel log for Xid"]
 

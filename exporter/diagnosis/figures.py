@@ -37,6 +37,8 @@ class StageFigures:
     second_half_working_ratio: float | None = None
     """The measured share of each half of the window: a lasting difference shows in both."""
     watts: float | None = None
+    working_watts: float | None = None
+    """Drawn while it works: mean power less what its known levels draw waiting and idle."""
     sm_ratio: float | None = None
     dram_ratio: float | None = None
     power_limit_share: float | None = None

@@ -27,6 +27,8 @@ FAULT_REASONS = frozenset(
 LEAST_LOST_SECONDS = 3.0
 """A GPU without samples this long, while others send theirs, has been lost."""
 
+_LEAST_WORKING = 0.3
+
 Span = tuple[float, float]
 
 
@@ -89,6 +91,7 @@ def _with_gpus(
         else least,
         idle_ratio=_idle(used, span),
         watts=power,
+        working_watts=_working_watts(figures, used[0], power) if len(used) == 1 else None,
         sm_ratio=_mean_of([gpu.sm for gpu in used], span),
         dram_ratio=_mean_of([gpu.dram for gpu in used], span),
         power_limit_share=power / limit if power is not None and limit else None,
@@ -155,6 +158,20 @@ def _throttled(gpus: Sequence[GpuWatch], span: Span) -> tuple[float | None, tupl
             worst = max(worst or 0.0, sum(bool(each) for each in bad) / len(known))
             reasons |= set().union(*bad)
     return worst, tuple(sorted(reasons))
+
+
+def _working_watts(figures: StageFigures, gpu: GpuWatch, watts: float | None) -> float | None:
+    """By its known levels; `None` without them, or where it hardly works."""
+    working, waiting, levels = figures.working_ratio, figures.waiting_ratio, gpu.levels
+    if watts is None or working is None or waiting is None or working < _LEAST_WORKING:
+        return None
+    if levels is None or levels.idle is None or levels.waiting is None:
+        return None
+    idle_watts, waiting_watts = levels.idle.watts, levels.waiting.watts
+    if idle_watts is None or waiting_watts is None:
+        return None
+    idle = max(1.0 - working - waiting, 0.0)
+    return (watts - waiting * waiting_watts - idle * idle_watts) / working
 
 
 def _momentary(gpus: Sequence[GpuWatch]) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from exporter.diagnosis.figures import Figures, StageFigures
 from exporter.diagnosis.findings import (
     Evidence,
@@ -27,6 +29,7 @@ _THROTTLED = THRESHOLDS["GpuThrottled"].value
 _WAITING = 0.25
 _PREFILL = 0.2
 _UNSURE = 0.65
+_DRAWS_LESS = 0.8
 
 
 def slowest_stage(figures: Figures) -> StageFigures | None:
@@ -168,40 +171,60 @@ def gpu_fault(figures: Figures) -> Finding:
     verdict = Verdict.GPU_FAULT
     if not figures.stages or all(stage.idle_ratio is None for stage in figures.stages):
         return undecided(verdict, Missing.GPUS)
-    lost = [s for s in figures.stages if s.lost_seconds or s.xids]
+    lost = [stage for stage in figures.stages if stage.lost_seconds or stage.xids]
     if lost:
-        worst = max(lost, key=lambda stage: stage.lost_seconds or 0.0)
-        evidence = (
-            Evidence(
-                "gpu_lost_seconds",
-                round(worst.lost_seconds or 0.0, 1),
-                "0",
-                f"GPU of stage {worst.pp_rank} while the others answered"
-                + (f"; XID {', '.join(map(str, worst.xids))}" if worst.xids else ""),
-            ),
-        )
-        seconds = figures.window_seconds or 1.0
-        share = min((worst.lost_seconds or 0.0) / seconds, 0.9)
-        return Finding(verdict, 0.85, evidence, Gain(1.0 / (1.0 - share), "the card stays"))
+        return _lost(figures, max(lost, key=lambda stage: stage.lost_seconds or 0.0))
     throttled = [s for s in figures.stages if (s.throttled_ratio or 0.0) >= _THROTTLED]
-    if not throttled:
-        return Finding(verdict, 0.0)
-    worst = max(throttled, key=lambda stage: stage.throttled_ratio or 0.0)
-    evidence = (
-        Evidence(
-            "throttled_ratio",
-            round(worst.throttled_ratio or 0.0, 3),
-            f"< {_THROTTLED:g}",
-            f"GPU of stage {worst.pp_rank}: {', '.join(worst.throttle_reasons)}",
-        ),
+    if throttled:
+        return _held_down(figures, max(throttled, key=lambda stage: stage.throttled_ratio or 0.0))
+    return _draws_less(figures)
+
+
+def _lost(figures: Figures, worst: StageFigures) -> Finding:
+    seconds = worst.lost_seconds or 0.0
+    errors = f"; XID {', '.join(map(str, worst.xids))}" if worst.xids else ""
+    source = f"GPU of stage {worst.pp_rank} sent no sample while the others did{errors}"
+    evidence = Evidence("gpu_lost_seconds", round(seconds, 1), "0", source)
+    share = min(seconds / (figures.window_seconds or 1.0), 0.9)
+    return Finding(
+        Verdict.GPU_FAULT, 0.85, (evidence,), Gain(1.0 / (1.0 - share), "the card stays")
     )
+
+
+def _held_down(figures: Figures, worst: StageFigures) -> Finding:
+    source = f"GPU of stage {worst.pp_rank}: {', '.join(worst.throttle_reasons)}"
+    ratio = round(worst.throttled_ratio or 0.0, 3)
+    evidence = (Evidence("throttled_ratio", ratio, f"< {_THROTTLED:g}", source),)
     slow = slowest_stage(figures)
-    limits = slow is not None and slow.pp_rank == worst.pp_rank and (figures.skew_ratio or 0) >= 0.1
-    if slow is None:
-        limits = figures.likeness_leader == worst.pp_rank
+    limits = figures.likeness_leader == worst.pp_rank
+    if slow is not None:
+        limits = slow.pp_rank == worst.pp_rank and (figures.skew_ratio or 0.0) >= _LEAST_SKEW
     if not limits:
-        return Finding(
-            verdict, 0.55, evidence, Gain(None, "its stage is not seen to be the slowest")
-        )
-    ratio = 1.0 / figures.balance_ratio if figures.balance_ratio else None
-    return Finding(verdict, 0.9, evidence, Gain(ratio, "the card runs at the others' clock"))
+        gain = Gain(None, "its stage is not seen to be the slowest")
+        return Finding(Verdict.GPU_FAULT, 0.55, evidence, gain)
+    gain = Gain(_balanced_gain(figures), "the card runs at the others' clock")
+    return Finding(Verdict.GPU_FAULT, 0.9, evidence, gain)
+
+
+def _draws_less(figures: Figures) -> Finding:
+    """The slow stage's card draws less at work than the others': a lower clock does that.
+
+    Not measured on a throttled card, so never confident.
+    """
+    verdict, slow = Verdict.GPU_FAULT, slowest_stage(figures)
+    others = [s.working_watts for s in figures.stages if s is not slow and s.working_watts]
+    if slow is None or slow.working_watts is None or len(others) < 2:
+        return excluded(verdict)
+    usual = median(others)
+    lower = slow.working_watts <= _DRAWS_LESS * usual
+    source = f"GPU of the slow stage {slow.pp_rank} at work; the others' median {usual:.0f} W"
+    expected = f"> {_DRAWS_LESS:g} of the others'"
+    evidence = Evidence("working_watts", round(slow.working_watts), expected, source, lower)
+    if not lower or (figures.skew_ratio or 0.0) < _SKEW:
+        return excluded(verdict, evidence)
+    gain = Gain(_balanced_gain(figures), "the card runs at the others' clock")
+    return Finding(verdict, 0.6, (evidence,), gain, (Missing.THROTTLING,))
+
+
+def _balanced_gain(figures: Figures) -> float | None:
+    return 1.0 / figures.balance_ratio if figures.balance_ratio else None

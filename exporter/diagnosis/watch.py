@@ -19,6 +19,7 @@ from exporter.records import (
     GpmWindow,
     GpuGauges,
     GpuIdentity,
+    GpuLevels,
     GpuState,
     LoadEvent,
     Record,
@@ -57,6 +58,7 @@ class GpuWatch:
         self.states: deque[GpuState] = deque(maxlen=_KEPT_EVENTS)
         self.xids: deque[XidError] = deque(maxlen=_KEPT_EVENTS)
         self.identity: GpuIdentity | None = None
+        self.levels: GpuLevels | None = None
 
     def fold_samples(self, record: RingSamples) -> None:
         """Takes samples of the utilization or the power ring."""
@@ -109,6 +111,7 @@ class Watch:
             LoadEvent: self._fold_load,
             ThroughputReference: self._fold_reference,
             GpuIdentity: self._fold_identity,
+            GpuLevels: self._fold_levels,
             RingSamples: self._fold_samples,
             GpmWindow: self._fold_gpm,
             GpuGauges: lambda r: self.gpus[r.gpu].gauges.append(r),
@@ -174,6 +177,9 @@ class Watch:
 
     def _fold_identity(self, record: GpuIdentity) -> None:
         self.gpus[record.gpu].identity = record
+
+    def _fold_levels(self, record: GpuLevels) -> None:
+        self.gpus[record.gpu].levels = record
 
     def _fold_samples(self, record: RingSamples) -> None:
         if record.samples:

@@ -140,13 +140,13 @@ def _transfer(figures: Figures) -> str:
 
 
 def _card(figures: Figures) -> str:
-    bad = [s for s in figures.stages if s.lost_seconds or s.xids]
-    if bad:
-        worst = max(bad, key=lambda s: s.lost_seconds or 0.0)
+    lost = [s for s in figures.stages if s.lost_seconds or s.xids]
+    if lost:
+        worst = max(lost, key=lambda s: s.lost_seconds or 0.0)
         return f"The GPU of stage {worst.pp_rank} was lost for {worst.lost_seconds or 0.0:.0f} s."
-    worst = max(figures.stages, key=lambda s: s.throttled_ratio or 0.0)
-    reasons = ", ".join(worst.throttle_reasons)
-    return f"The GPU of stage {worst.pp_rank} is held down: {reasons}."
+    worst = max(figures.stages, key=lambda s: (s.throttled_ratio or 0.0, s.working_ratio or 0.0))
+    reasons = ", ".join(worst.throttle_reasons) or "it draws less at work than the others"
+    return f"The GPU of stage {worst.pp_rank} is slow: {reasons}."
 
 
 def _cannot_tell(figures: Figures) -> str:

@@ -172,6 +172,14 @@ def test_a_throttled_slow_stage_is_a_fault_of_its_card_and_explains_the_imbalanc
     assert diagnosis.also == (Verdict.STAGE_IMBALANCE,)
 
 
+def test_a_slow_stage_that_draws_less_at_work_may_be_its_cards_fault() -> None:
+    seen = [replace(s, working_watts=280.0) for s in stages(0.65, 0.65, 1.0, *[0.65] * 5)]
+    seen[2] = replace(seen[2], working_watts=190.0)
+    diagnosis = diagnose(figures(of=tuple(seen), held=slots(*[4] * STAGES)))
+    assert diagnosis.verdict is Verdict.GPU_FAULT
+    assert diagnosis.confidence < CONFIDENT, "nobody measured what a throttled card draws"
+
+
 def test_gaps_between_batches_of_full_slots_are_the_hosts() -> None:
     assert is_sure(diagnose(even(working=0.45, idle=0.55)), Verdict.HOST_BOUND)
 
