@@ -149,7 +149,8 @@ async def test_a_driven_load_is_measured_watched_and_saved(tmp_path: Path) -> No
             f"--save={saved}",
             "--sweep=1,2",
             "--requests=6",
-            *SMALL[1:],
+            "--max-tokens=1000",  # more than comes in one piece
+            *SMALL[2:],
         )
     answer = ended.answer
     assert ended.code == {"healthy": 0, "cannot_tell": EXIT_CANNOT_TELL}.get(answer["verdict"], 1)
