@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, daemon
+from exporter import __version__, daemon, diagnose_command
 from exporter.config import (
     DEFAULT_PORT,
     DEFAULT_UNIT,
@@ -21,6 +22,8 @@ from exporter.config import (
     load,
     parse_listen,
 )
+from exporter.live_diagnosis import NothingSeenError
+from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
 from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
@@ -30,6 +33,8 @@ from exporter.web import CannotListenError
 FAILURES = (
     ConfigError,
     CannotListenError,
+    LoadError,
+    NothingSeenError,
     daemon.CannotRecordError,
     StateFileInUseError,
     FatalSourceError,
@@ -181,6 +186,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_recordings(commands)
+    diagnose = commands.add_parser(
+        "diagnose",
+        help=diagnose_command.HELP,
+        description=diagnose_command.DESCRIPTION,
+        epilog=diagnose_command.EPILOG,
+    )
+    diagnose_command.add_arguments(diagnose)
+    _add_sources(diagnose)
     check = commands.add_parser(
         "check-config", help="check a configuration file, name all mistakes"
     )
@@ -222,7 +235,7 @@ def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
     return config if state_file is None else replace(config, state_file=state_file)
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "serve":
             asyncio.run(daemon.serve(_config(arguments)))
@@ -234,6 +247,8 @@ def _run(arguments: argparse.Namespace) -> None:
                 asyncio.run(daemon.demo(arguments.scenario, config, Path(directory)))
         case "record":
             asyncio.run(daemon.record(_config(arguments), arguments.duration, arguments.output))
+        case "diagnose":
+            return diagnose_command.run(arguments, lambda: _config(arguments))
         case "replay" if arguments.once:
             sys.stdout.write(daemon.replay_once(arguments.recording))
         case "replay":
@@ -245,6 +260,7 @@ def _run(arguments: argparse.Namespace) -> None:
             config = load(arguments.file)
             names = ", ".join(server.name for server in config.servers)
             print(f"{arguments.file}: good (servers: {names})")
+    return EXIT_OK
 
 
 def help_text() -> str:
@@ -262,13 +278,14 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments = _parser().parse_args(argv)
     try:
-        _run(arguments)
+        return _run(arguments)
     except FAILURES as error:
         print(f"sglang-pipeline-exporter {arguments.command}: {error}", file=sys.stderr)
+        if getattr(arguments, "json", False):
+            print(json.dumps({"error": str(error)}))
         return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_OK
-    return EXIT_OK
 
 
 if __name__ == "__main__":

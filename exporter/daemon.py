@@ -101,7 +101,7 @@ def live_ingest(
     return ingest
 
 
-async def _stopped() -> None:
+async def stopped() -> None:
     """Returns at SIGTERM or SIGINT."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -132,7 +132,7 @@ async def _serve(ingest: Ingest, config: Config, greeting: str) -> None:
     if config.listen_host is None:
         log.info("it answers on all addresses of this machine; --listen ADDRESS:PORT narrows that")
     reading = asyncio.create_task(ingest.run(), name="ingest")
-    stopping = asyncio.create_task(_stopped(), name="signals")
+    stopping = asyncio.create_task(stopped(), name="signals")
     try:
         await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
         if reading.done():
@@ -190,24 +190,41 @@ async def demo(scenario: str, config: Config, directory: Path) -> None:
         await world.close()
 
 
-async def record(config: Config, seconds: float, output: Path) -> None:
-    """Writes what the sources say to a recording for a while, or until a signal."""
+def open_recording(output: Path, option: str = "--output") -> RecordingWriter:
+    """A recording begun; `option` is what names the file on the command line.
+
+    Raises:
+        CannotRecordError: The file cannot be created.
+    """
     try:
-        opened = RecordingWriter(output)
+        return RecordingWriter(output)
     except OSError as error:
         raise CannotRecordError(
             f"cannot write the recording {output}: {error.strerror}; name a file in a folder that "
-            "exists and may be written, with --output"
+            f"exists and may be written, with {option}"
         ) from error
-    with opened as writer:
+
+
+def keep(writer: RecordingWriter, made: Record, line: LogLine | None) -> None:
+    """Writes what reached the model to a recording; of a log line, what may be stored of it.
+
+    Raises:
+        OSError: The disk is full or gone.
+    """
+    if line is None or line.facts_only:
+        writer.write(made)
+    elif (text := storable(line.message)) is not None:
+        writer.write_log(line, text)
+
+
+async def record(config: Config, seconds: float, output: Path) -> None:
+    """Writes what the sources say to a recording for a while, or until a signal."""
+    with open_recording(output) as writer:
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def tap(made: Record, line: LogLine | None) -> None:
             try:
-                if line is None or line.facts_only:
-                    writer.write(made)
-                elif (text := storable(line.message)) is not None:
-                    writer.write_log(line, text)
+                keep(writer, made, line)
             except OSError as error:  # the disk is full: no source is to blame
                 if not failure.done():
                     failure.set_exception(error)
@@ -218,7 +235,7 @@ async def record(config: Config, seconds: float, output: Path) -> None:
         ingest = live_ingest(config, tap=tap)
         await _first_of(
             asyncio.create_task(ingest.run(), name="ingest"),
-            asyncio.create_task(_stopped(), name="signals"),
+            asyncio.create_task(stopped(), name="signals"),
             asyncio.create_task(failed(), name="disk"),
             asyncio.create_task(_progress(ingest, writer, seconds), name="progress"),
         )

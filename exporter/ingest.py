@@ -62,7 +62,7 @@ class Feed:
 
 
 class Ingest:
-    """Keeps all sources running and folds what they say."""
+    """Keeps all sources running and folds what they say into `model`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Ingest:
         self.clock = clock
         self._feeds = tuple(feeds)
         self._admission = Admission()
-        self._model = PipelineModel()
+        self.model = PipelineModel()
         self._mapper = mapper
         self._positions = positions
         self._sampler = sampler
@@ -132,18 +132,18 @@ class Ingest:
         ]
 
     def _fold_one(self, record: Record, line: LogLine | None) -> None:
-        self._model.fold(record)
+        self.model.fold(record)
         if self._tap is not None:
             self._tap(record, line)
         if isinstance(record, Batch | ServerFacts | GpuProcesses | GpuIdentity):
             for stage_map in self._mapper.fold(record):
-                self._model.fold(stage_map)
+                self.model.fold(stage_map)
                 if self._tap is not None:
                     self._tap(stage_map, None)
 
     def finish(self) -> None:
         """The records have ended: closes all counters to the clock's instant."""
-        self._model.close(self.clock())
+        self.model.close(self.clock())
 
     # --- sources -------------------------------------------------------------------------------
 
@@ -239,14 +239,14 @@ class Ingest:
 
     def snapshot(self) -> Snapshot:
         """The model at this instant of the clock the records carry."""
-        return self._model.snapshot(self.clock())
+        return self.model.snapshot(self.clock())
 
     def timelines(self, seconds: float) -> dict[tuple[str, int], tuple[SecondFigures, ...]]:
         """The settled seconds of every pipeline, by server and dp_rank, at most the last 300."""
         snapshot = self.snapshot()
         since = snapshot.taken_at - seconds
         return {
-            (server.name, pipeline.dp_rank): self._model.timeline(
+            (server.name, pipeline.dp_rank): self.model.timeline(
                 server.name, pipeline.dp_rank, since
             )
             for server in snapshot.servers

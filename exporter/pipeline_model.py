@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from exporter.activity.gpu import GpuActivity
 from exporter.gpu_state import GpuSeries
+from exporter.pipeline.clock import Second
 from exporter.pipeline.figures import SecondFigures
 from exporter.records import (
     ActivityWindow,
@@ -223,6 +224,11 @@ class PipelineModel:
         """The settled seconds of a pipeline from `since` on, oldest first, at most 300."""
         known = self._servers.get(server)
         return known.pipelines.timeline(dp_rank, since) if known else ()
+
+    def seconds(self, server: str, dp_rank: int) -> tuple[Second, ...]:
+        """The settled seconds of a pipeline as they are kept, oldest first, at most 300."""
+        known = self._servers.get(server)
+        return known.pipelines.seconds(dp_rank) if known else ()
 
     def snapshot(self, now: float) -> Snapshot:
         """Everything known at `now`, in the clock of the records."""

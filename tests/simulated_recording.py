@@ -8,8 +8,10 @@ from pathlib import Path
 from exporter.gpu_driver import DriverError
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import (
+    ActivityLevel,
     FactValue,
     GpmWindow,
+    GpuLevels,
     LoadEvent,
     LoadPhase,
     LogLine,
@@ -34,16 +36,26 @@ _NOMINAL_SECONDS = {Signal.UTILIZATION: UTILIZATION_SECONDS, Signal.POWER: POWER
 
 
 def write_recording(
-    scenario: str, seconds: float, path: Path, *, seed: int = 0, started_at: float = 1_796_032_800.0
+    scenario: str | Scenario,
+    seconds: float,
+    path: Path,
+    *,
+    seed: int = 0,
+    started_at: float = 1_796_032_800.0,
+    levels: bool = False,
 ) -> Truth:
     """Writes the first `seconds` of a scenario to a file and returns what really happened in them.
+
+    Args:
+        scenario: Its name, or one made up.
+        levels: Whether the cards' levels stand in it, as a recorder would have learned them.
 
     Raises:
         KeyError: There is no such scenario.
         OSError: The file cannot be written.
     """
     simulation = Simulation(
-        SCENARIOS[scenario],
+        SCENARIOS[scenario] if isinstance(scenario, str) else scenario,
         started_at=started_at,
         seed=seed,
         forged=False,
@@ -53,8 +65,11 @@ def write_recording(
     sampler = _Sampler(simulation.driver)
     concurrency = _concurrency(simulation.scenario)
     simulation.advance(started_at + 0.001)  # what a start prints is no part of the recording
-    with RecordingWriter(path, note=scenario, host="demo", clock=lambda: simulation.now) as writer:
+    note = simulation.scenario.name
+    with RecordingWriter(path, note=note, host="demo", clock=lambda: simulation.now) as writer:
         for record in _introduction(simulation):
+            writer.write(record)
+        for record in _levels(simulation) if levels else ():
             writer.write(record)
         writer.write(LoadEvent(started_at, LoadPhase.START, concurrency))
         while (left := started_at + seconds - simulation.now) > 0:
@@ -140,6 +155,17 @@ def _introduction(simulation: Simulation) -> Iterator[Record]:
     )
     yield StageMap(SERVER, at, stages, origin="recording")
     yield from identities
+
+
+def _levels(simulation: Simulation) -> Iterator[Record]:
+    for gpu, card in enumerate(simulation._cards):
+        seen = card.levels
+        yield GpuLevels(
+            gpu,
+            ActivityLevel(seen.idle_watts, 0.0, 0.0),
+            ActivityLevel(seen.waiting_watts, seen.waiting_sm, 0.0),
+            ActivityLevel(seen.decode_watts, seen.decode_sm, seen.decode_dram),
+        )
 
 
 def _concurrency(scenario: Scenario) -> int:

@@ -190,6 +190,11 @@ class ServerPipelines:
             return ()
         return tuple(second_figures(s) for s in pipeline.clock.recent if s.second >= since)
 
+    def seconds(self, dp_rank: int) -> tuple[Second, ...]:
+        """The settled seconds of one pipeline as they are kept, oldest first, at most 300."""
+        pipeline = self._pipelines.get(dp_rank)
+        return () if pipeline is None else tuple(pipeline.clock.recent)
+
 
 def _figures(
     dp_rank: int, pipeline: _Pipeline, facts: Mapping[str, FactValue], now: float

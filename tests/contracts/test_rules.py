@@ -243,7 +243,8 @@ def test_a_runbook_has_its_four_parts_and_begins_with_the_command_to_run(name: s
     ]
     diagnosis = text.partition("## Diagnosis\n\n")[2]
     assert diagnosis.startswith(
-        "```\nsglang-pipeline-exporter diagnose --attach --exporter http://HOST:10810\n```\n"
+        "```\nsglang-pipeline-exporter diagnose --attach --config "
+        "/etc/sglang-pipeline-exporter/exporter.yaml\n```\n"
     )
 
 

@@ -51,8 +51,10 @@ class UnusableAnswerError(NoAnswerError):
     """The server saw the question, but its answer is of no use, late or broken off."""
 
 
-async def fetch(url: str, token: str | None, *, seconds: float = ANSWER_SECONDS) -> bytes:
-    """The body of a GET, at most 4 MiB; `token` goes along as a bearer token.
+async def fetch(
+    url: str, token: str | None, *, seconds: float = ANSWER_SECONDS, post: bytes | None = None
+) -> bytes:
+    """The body of a GET, or of a POST of this JSON, at most 4 MiB; `token` is the bearer token.
 
     Raises:
         NotReachedError: Nobody is there.
@@ -61,6 +63,8 @@ async def fetch(url: str, token: str | None, *, seconds: float = ANSWER_SECONDS)
         UnusableAnswerError: Anything else that is no whole answer in time.
     """
     headers = _HEADERS if token is None else _HEADERS | {"Authorization": f"Bearer {token}"}
+    if post is not None:
+        headers = headers | {"Content-Type": "application/json"}
     timeout = aiohttp.ClientTimeout(total=seconds, connect=min(CONNECT_SECONDS, seconds))
     try:
         async with (
@@ -70,7 +74,13 @@ async def fetch(url: str, token: str | None, *, seconds: float = ANSWER_SECONDS)
                 auto_decompress=False,
                 timeout=timeout,
             ) as session,
-            session.get(url, headers=headers, allow_redirects=False) as response,
+            session.request(
+                "GET" if post is None else "POST",
+                url,
+                data=post,
+                headers=headers,
+                allow_redirects=False,
+            ) as response,
         ):
             _check_head(url, response, token)
             return await _bounded_body(url, response)

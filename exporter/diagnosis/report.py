@@ -1,0 +1,177 @@
+"""A diagnosis → text for a terminal of 80 columns, or the one JSON object of the contract. Pure."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from exporter.diagnosis.advice import advice
+from exporter.diagnosis.figures import Figures, StageFigures
+from exporter.diagnosis.findings import Evidence, Verdict
+from exporter.diagnosis.verdict import Diagnosis
+from exporter.diagnosis.wording import gain_text, sentence
+
+COLUMNS = 80
+
+_BOLD, _RED, _GREEN, _YELLOW, _DIM, _PLAIN = (
+    "\x1b[1m",
+    "\x1b[31m",
+    "\x1b[32m",
+    "\x1b[33m",
+    "\x1b[2m",
+    "\x1b[0m",
+)
+_BAR = 24
+
+
+def as_json(diagnosis: Diagnosis, more_figures: Mapping[str, object] | None = None) -> str:
+    """The contract's object, on one line; `more_figures` join the diagnosis' own."""
+    return json.dumps(
+        {
+            "verdict": diagnosis.verdict,
+            "confidence": round(diagnosis.confidence, 3),
+            "summary": sentence(diagnosis),
+            "evidence": [asdict(each) for each in diagnosis.evidence],
+            "also": list(diagnosis.also),
+            "gain": asdict(diagnosis.gain),
+            "advice": advice(diagnosis),
+            "missing": list(diagnosis.missing),
+            "figures": {**diagnosis.figures.as_json(), **(more_figures or {})},
+        }
+    )
+
+
+def as_text(diagnosis: Diagnosis, *, color: bool = False) -> str:
+    """The report for people; as readable without color."""
+    lines = [*_head(diagnosis, color), *_evidence(diagnosis, color)]
+    lines += [*_stages(diagnosis.figures, color), *_slots(diagnosis.figures)]
+    lines += _listed("try next", advice(diagnosis), color)
+    if diagnosis.missing:
+        lines += _listed("not known", list(diagnosis.missing), color)
+    return "\n".join(lines) + "\n"
+
+
+def _paint(text: str, style: str, color: bool) -> str:
+    return f"{style}{text}{_PLAIN}" if color else text
+
+
+def _verdict_style(verdict: Verdict) -> str:
+    if verdict is Verdict.HEALTHY:
+        return _BOLD + _GREEN
+    return _BOLD + (_YELLOW if verdict is Verdict.CANNOT_TELL else _RED)
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        COLUMNS,
+        initial_indent=indent,
+        subsequent_indent=" " * len(indent),
+        break_on_hyphens=False,
+    )
+
+
+def _head(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
+    figures = diagnosis.figures
+    name = diagnosis.verdict.replace("_", " ")
+    sure = f"confidence {diagnosis.confidence:.2f}"
+    space = " " * max(COLUMNS - len(name) - len(sure), 1)
+    yield _paint(name, _verdict_style(diagnosis.verdict), color) + space + sure
+    yield from _wrapped(sentence(diagnosis))
+    yield from _wrapped(gain_text(diagnosis), "gain    ")
+    if diagnosis.also:
+        yield from _wrapped(", ".join(diagnosis.also).replace("_", " "), "also    ")
+    yield from _wrapped(_what(figures), "server  ")
+    if figures.window_seconds is not None:
+        yield from _wrapped(
+            f"{figures.window_seconds:.1f} s: {figures.window_chosen_by}", "window  "
+        )
+    rate = figures.log.tokens_per_second
+    if rate is not None:
+        scaling = figures.scaling_ratio
+        alone = "" if scaling is None else f"; {scaling:.2f} of {figures.pp_size} single streams"
+        yield f"output  {rate:.0f} tokens/s{alone}"
+
+
+def _what(figures: Figures) -> str:
+    facts = figures.facts
+    parts = [figures.server]
+    if facts.get("version"):
+        parts.append(f"SGLang {facts['version']}")
+    for key, short in (("pp_size", "PP"), ("tp_size", "TP"), ("dp_size", "DP")):
+        if isinstance(facts.get(key), int):
+            parts.append(f"{short}{facts[key]}")
+    if facts.get("pp_async_batch_depth"):
+        parts.append(f"async depth {facts['pp_async_batch_depth']}")
+    return ", ".join(parts)
+
+
+def _evidence(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
+    if not diagnosis.evidence:
+        return
+    yield ""
+    yield _paint("evidence", _BOLD, color)
+    for each in diagnosis.evidence:
+        mark = "+" if each.supports else "-"
+        yield f"{mark} {each.quantity:<29} {_value(each):>8}   {each.expected}"[:COLUMNS]
+        for line in _wrapped(each.source, "    "):
+            yield _paint(line, _DIM, color)
+
+
+def _value(evidence: Evidence) -> str:
+    value = evidence.value
+    return "?" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _stages(figures: Figures, color: bool) -> Iterator[str]:
+    if not figures.stages:
+        return
+    yield ""
+    heads = "work   wait   idle    watts" if figures.measured else "resident      idle    watts"
+    yield _paint(f"stage  gpu      {heads}", _BOLD, color)
+    for stage in figures.stages:
+        gpus = ",".join(map(str, stage.gpus))
+        watts = "?" if stage.watts is None else f"{stage.watts:.0f}"
+        if figures.measured:
+            shares = f"{_share(stage.working_ratio)}  {_share(stage.waiting_ratio)}"
+        else:
+            shares = f"{_share(stage.working_at_most_ratio)}       "
+        yield (
+            f"{stage.pp_rank:>5}  {gpus:<7}{shares}  {_share(stage.idle_ratio)}  {watts:>7}  "
+            f"{_bar(stage)}"
+        ).rstrip()
+
+
+def _share(ratio: float | None) -> str:
+    return "    ?" if ratio is None else f"{100 * ratio:4.0f}%"
+
+
+def _bar(stage: StageFigures) -> str:
+    """Work as #, waiting as -, a bound on work as ?."""
+    if stage.working_ratio is not None:
+        work = round(_BAR * stage.working_ratio)
+        return "#" * work + "-" * round(_BAR * (stage.waiting_ratio or 0.0))
+    return "?" * round(_BAR * (stage.working_at_most_ratio or 0.0))
+
+
+def _slots(figures: Figures) -> Iterator[str]:
+    slots = figures.slots
+    if slots.slots is None:
+        return
+    yield ""
+    if slots.sizes is None:
+        yield from _wrapped(f"not observable: {slots.reason}", "slots   ")
+        return
+    sizes = [*slots.sizes, *[0] * (slots.slots - len(slots.sizes))]
+    yield from _wrapped(" ".join(map(str, sizes)), "slots   ")
+
+
+def _listed(title: str, items: list[str], color: bool) -> Iterator[str]:
+    if not items:
+        return
+    yield ""
+    yield _paint(title, _BOLD, color)
+    for item in items:
+        yield from _wrapped(item, "- ")

@@ -1,0 +1,122 @@
+"""Batch lines of a window → how the requests are spread over the slots, as far as they show it.
+
+Adds to what the exporter's own observer says: the printed throughput counts the tokens of all
+slots, so throughput x time between two lines / D is the mean batch of all slots, even where the
+lines themselves show one slot for ever. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from exporter.diagnosis.log_figures import one_stage
+from exporter.diagnosis.steady_window import Window
+from exporter.pipeline.figures import SlotFigures
+from exporter.pipeline.micro_batches import Activity, SlotObserver
+from exporter.pipeline.server_facts import count_of
+from exporter.records import Batch, FactValue, LoadEvent, LoadPhase, Mode
+
+BY_WORKING = "mean number of working stages"
+"""Evidence for the number of active slots that launch gaps make too low."""
+BY_THROUGHPUT = "known concurrency over the mean batch by the printed throughput"
+
+_NEAR_WHOLE = 0.2  # how near N / mean b must be to a whole number of slots
+_SAME_SIZE = 0.06
+_LEAST_LINES = 3
+
+
+def slots_in_window(
+    batches: Sequence[Batch],
+    facts: Mapping[str, FactValue],
+    window: Window,
+    activity: Activity | None,
+) -> SlotFigures:
+    """The slots by the lines of this window alone."""
+    observer = SlotObserver()
+    if window.concurrency is not None:
+        observer.fold_load(LoadEvent(window.start, LoadPhase.START, window.concurrency))
+    for batch in batches:
+        observer.fold_batch(batch)
+    figures = observer.figures(facts, activity, window.end)
+    surer = figures.active is not None and figures.active_from != BY_WORKING
+    if surer or window.concurrency is None or figures.slots is None:
+        return figures
+    return _by_throughput(figures, one_stage(batches), facts, window.concurrency)
+
+
+def mean_slot_requests(lines: Sequence[Batch], interval: int) -> float | None:
+    """Mean batch of all slots, seen or not, by the printed throughput; `None` with too few lines.
+
+    Speculative decoding makes more than one token of a request and pass: `accept_length` of them.
+    """
+    decodes = [line for line in lines if line.mode is Mode.DECODE]
+    tokens, count = 0.0, 0
+    for before, after in pairwise(decodes):
+        rate = after.gen_throughput_tokens_per_second
+        if rate is not None:
+            tokens += rate * (after.logged_at - before.logged_at) / (after.accept_length or 1.0)
+            count += interval
+    return tokens / count if count and len(decodes) >= _LEAST_LINES else None
+
+
+def _by_throughput(
+    figures: SlotFigures, lines: Sequence[Batch], facts: Mapping[str, FactValue], concurrency: int
+) -> SlotFigures:
+    interval, slots = count_of(facts, "decode_log_interval"), figures.slots
+    mean = mean_slot_requests(lines, interval) if interval is not None else None
+    decodes = [line for line in lines if line.mode is Mode.DECODE]
+    if mean is None or interval is None or not mean > 0.0 or slots is None:
+        return figures
+    queued = sum(line.queued_reqs or 0 for line in decodes) / len(decodes)
+    count = (concurrency - queued) / mean
+    active = round(count)
+    if abs(count - active) > max(_NEAR_WHOLE, 0.02 * active) or not 1 <= active <= slots:
+        return figures
+    seen = [line.running_reqs or 0 for line in decodes]
+    shown = active // math.gcd(active, interval)
+    figures = replace(
+        figures,
+        active=active,
+        active_from=BY_THROUGHPUT,
+        observable=shown,
+        aliased=shown < active,
+        running_requests=mean * active,
+        sizes=None,
+        effective=None,
+        size_variation=None,
+        fairness=None,
+        reason="the log interval hides slots" if shown < active else "too few lines",
+    )
+    if shown == active and all(abs(size - mean) <= max(_SAME_SIZE * mean, 0.1) for size in seen):
+        variation = math.sqrt(max(slots / active - 1.0, 0.0))
+        return replace(
+            figures,
+            sizes=(round(mean),) * active,
+            effective=float(active),
+            size_variation=variation,
+            fairness=active / slots,
+            reason=None,
+        )
+    return figures
+
+
+def effective_at_most(figures: SlotFigures, lines: Sequence[Batch]) -> float | None:
+    """Most effective micro-batches there can be, by the seen batch farthest from the mean.
+
+    The others are most even when they are equal: m = N^2 / (b^2 + (N - b)^2 / (A - 1)).
+    """
+    if figures.effective is not None:
+        return figures.effective
+    requests, active = figures.running_requests, figures.active
+    sizes = {line.running_reqs or 0 for line in lines if line.mode is Mode.DECODE}
+    if requests is None or active is None or not sizes:
+        return None
+    bounds = []
+    for size in sizes:
+        held = min(float(size), requests)
+        rest = (requests - held) ** 2 / (active - 1) if active > 1 else 0.0
+        bounds.append(requests**2 / (held**2 + rest))
+    return min(bounds)

@@ -1,0 +1,171 @@
+"""Reads live sources into model and watch while something goes on, and says how far it is.
+
+In: a configuration, and what goes on meanwhile. Out: the diagnosis of what was seen until its end,
+or until a signal. Everything that reached the model is kept in a recording where there is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from exporter.config import Config
+from exporter.daemon import PROC, keep, live_ingest, open_recording, stopped
+from exporter.diagnose import HARVEST_SECONDS, diagnose_watch, harvest
+from exporter.diagnosis.verdict import Diagnosis
+from exporter.diagnosis.watch import Watch
+from exporter.gpu_driver import GpuDriver
+from exporter.recordings.writer import RecordingWriter
+from exporter.records import LogLine, Record
+from exporter.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+LOG_SOURCES = ("journal:", "files:", "stdin:")
+TERMINAL_SECONDS = 1.0
+FILE_SECONDS = 10.0
+"""How often progress is said, on a terminal and elsewhere."""
+
+
+class LiveWatch:
+    """The sources of a configuration while something goes on.
+
+    Attributes:
+        watch: What reached the model so far.
+        ingest: Takes the records of a load too, by `handle`.
+        was_stopped: A signal ended it.
+        troubles: What keeps a log from being read, by source, when the watch ended.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        writer: RecordingWriter | None = None,
+        *,
+        driver: GpuDriver | None = None,
+        proc_root: Path = PROC,
+    ) -> None:
+        """Opens nothing yet; `driver` and `proc_root` stand in for NVML and /proc."""
+        self.watch = Watch()
+        self.was_stopped = False
+        self.troubles: dict[str, str] = {}
+        self._writer = writer
+        self.ingest = live_ingest(config, driver=driver, proc_root=proc_root, tap=self._tap)
+
+    async def until(
+        self, work: Coroutine[Any, Any, None], said: Callable[[Snapshot], str], *, alone: bool
+    ) -> None:
+        """Reads the sources until `work` ends or is stopped by a signal.
+
+        `said` is the progress to show; `alone`: work goes on when all sources have ended.
+
+        Raises:
+            FatalSourceError: A source cannot be read by this process.
+        """
+        working = asyncio.create_task(work, name="work")
+        reading = asyncio.create_task(self.ingest.run(), name="ingest")
+        stopping = asyncio.create_task(stopped(), name="signals")
+        telling = asyncio.create_task(self._tell(said), name="progress")
+        tasks = [working, reading, stopping, telling]
+        try:
+            waited = {*tasks}
+            while not (working.done() or stopping.done()):
+                done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                if reading.done() and not alone:
+                    break
+            self.was_stopped = stopping.done()
+            self.troubles = self._log_troubles()  # before the sources are closed
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def diagnosis(self) -> Diagnosis:
+        """The diagnosis of what was seen; nothing more may come."""
+        self.ingest.finish()
+        harvest(self.ingest, self.watch)
+        return diagnose_watch(self.watch)
+
+    def _log_troubles(self) -> dict[str, str]:
+        return {
+            health.name: health.last_error or "not opened yet"
+            for health in self.ingest.healths()
+            if health.name.startswith(LOG_SOURCES) and (health.last_error or not health.up)
+        }
+
+    def _tap(self, made: Record, line: LogLine | None) -> None:
+        self.watch.fold(made)
+        self._save(lambda writer: keep(writer, made, line))
+
+    def _save(self, act: Callable[[RecordingWriter], None]) -> None:
+        """Does something to the recording; a full disk ends the recording, not the diagnosis."""
+        if self._writer is None:
+            return
+        try:
+            act(self._writer)
+        except OSError as error:
+            self._writer = None
+            log.error("the recording ends here: %s; free space and try again", error.strerror)  # noqa: TRY400  # the remedy counts, not the stack
+
+    async def _tell(self, said: Callable[[Snapshot], str]) -> None:
+        terminal = sys.stderr.isatty()
+        told_at = harvested_at = time.monotonic()
+        try:
+            while True:
+                await asyncio.sleep(TERMINAL_SECONDS)
+                now = time.monotonic()
+                self._save(RecordingWriter.advance)
+                if now - harvested_at >= HARVEST_SECONDS:
+                    harvest(self.ingest, self.watch)
+                    harvested_at = now
+                if terminal or now - told_at >= FILE_SECONDS:
+                    line = said(self.ingest.snapshot())[:79]
+                    sys.stderr.write(f"\r{line:<79}" if terminal else line + "\n")
+                    sys.stderr.flush()
+                    told_at = now
+        finally:
+            if terminal:
+                sys.stderr.write(f"\r{'':79}\r")
+                sys.stderr.flush()
+
+
+@contextlib.asynccontextmanager
+async def recording_at(path: Path | None) -> AsyncIterator[RecordingWriter | None]:
+    """A recording that is made meanwhile; `None`: none is.
+
+    Raises:
+        CannotRecordError: The file cannot be created.
+    """
+    if path is None:
+        yield None
+        return
+    writer = open_recording(path, "--save")
+    try:
+        yield writer
+    finally:
+        try:
+            writer.close()
+        except OSError as error:
+            log.error("cannot finish the recording %s: %s", path, error.strerror)  # noqa: TRY400  # the remedy counts, not the stack
+
+
+def state_text(snapshot: Snapshot) -> str:
+    """Occupancy, running and queued requests of the first pipeline, as far as they are known."""
+    server = snapshot.servers[0] if snapshot.servers else None
+    pipeline = server.pipelines[0] if server is not None and server.pipelines else None
+    occupancy = running = None
+    if pipeline is not None:
+        occupancy, running = pipeline.occupancy_ratio, pipeline.slots.running_requests
+    stages = server.stages if server is not None else ()
+    queues = [stage.queued_reqs for stage in stages if stage.queued_reqs is not None]
+    share = "?" if occupancy is None else f"{occupancy:.0%}"
+    requests = "?" if running is None else f"{running:.0f}"
+    return f"occupancy {share}, running {requests}, queue {max(queues) if queues else '?'}"
