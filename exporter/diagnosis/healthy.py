@@ -14,6 +14,8 @@ _WORKS = 0.75
 """One stage's worth of bubble in four; POP's efficiency metrics accept 0.8."""
 _ALIKE = 0.88
 _RESIDENT = 0.9
+_BY_LOG = 0.55
+"""Even slots, no queue, no full pool: all that a log without GPUs can say for a pipeline."""
 _LEAST_WORK = 0.4
 """Least proven work of stages that a healthy verdict without known levels asks for."""
 
@@ -79,7 +81,11 @@ def _unmeasured(figures: Figures, filled: float | None) -> float:
     """Never confident: by residency a stage that waits looks like one that works."""
     resident, least = figures.occupancy_at_most_ratio, figures.occupancy_at_least_ratio
     likeness = figures.stage_likeness
-    if filled is None or filled < FILLED_RATIO or resident is None or resident < _RESIDENT:
+    if filled is None or filled < FILLED_RATIO:
+        return 0.2
+    if resident is None and not figures.stages:
+        return _BY_LOG
+    if resident is None or resident < _RESIDENT:
         return 0.2
     if not likeness or min(likeness.values()) < _ALIKE:
         return 0.3

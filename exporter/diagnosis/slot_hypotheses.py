@@ -12,7 +12,7 @@ from exporter.diagnosis.findings import (
     excluded,
     undecided,
 )
-from exporter.diagnosis.slots_in_window import BY_WORKING
+from exporter.diagnosis.slots_in_window import BY_MOMENTS, BY_WORKING
 from exporter.thresholds import HIGH_BUBBLE_RATIO, LEAST_BATCH_REQUESTS, THRESHOLDS
 
 FILLED_RATIO = 0.8
@@ -24,6 +24,8 @@ _LEAST_GAIN = 1.1
 _SMALL_BATCH = 4.0
 _BY_WORKING = 0.6
 _SUSPECTED = 0.4
+_NEAR_BOUND = 0.65
+_ESTIMATED = 0.25  # how far an estimate may be from the truth while requests come and go
 
 
 def herd_bound(stages: int) -> float:
@@ -66,9 +68,19 @@ def _score(figures: Figures, base: float, bubble: Evidence | None) -> float:
     """A split seen in the log, more or less sure by what the GPUs say."""
     if figures.slots.active_from == BY_WORKING:
         return _BY_WORKING  # a host that leaves gaps looks the same
+    if figures.slots.active_from == BY_MOMENTS:
+        base -= 0.1
+        if _near_bound(figures):
+            return _NEAR_BOUND
     if bubble is None:
         return base
     return min(base + 0.1, 0.95) if bubble.supports else 0.4
+
+
+def _near_bound(figures: Figures) -> bool:
+    """Whether an estimate of the effective micro-batches may lie on the other side of the bound."""
+    bound = herd_bound(figures.pp_size or 1)
+    return abs((figures.slots.effective or 0.0) - bound) <= _ESTIMATED * bound
 
 
 def thundering_herd(figures: Figures) -> Finding:
@@ -113,7 +125,7 @@ def uneven_split(figures: Figures) -> Finding:
         "slot_size_variation",
         None if slots.size_variation is None else round(slots.size_variation, 2),
         "> 0.5",
-        f"micro-batches of {', '.join(map(str, slots.sizes or ()))}",
+        f"micro-batches of {', '.join(map(str, slots.sizes))}" if slots.sizes else "decode lines",
     )
     evidence = (_slots_evidence(figures, expected), variation, *([bubble] if bubble else []))
     score = _score(figures, 0.8, bubble)

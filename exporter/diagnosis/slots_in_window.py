@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean
 
 from exporter.diagnosis.log_figures import one_stage
 from exporter.diagnosis.steady_window import Window
@@ -22,7 +23,10 @@ from exporter.records import Batch, FactValue, LoadEvent, LoadPhase, Mode
 BY_WORKING = "mean number of working stages"
 """Evidence for the number of active slots that launch gaps make too low."""
 BY_THROUGHPUT = "known concurrency over the mean batch by the printed throughput"
+BY_MOMENTS = "known concurrency over the mean square of the batch sizes"
 
+_LEAST_SAMPLE = 8  # lines that give a mean square
+_AGREES = 0.15
 _NEAR_WHOLE = 0.2  # how near N / mean b must be to a whole number of slots
 _SAME_SIZE = 0.06
 _LEAST_LINES = 3
@@ -44,7 +48,9 @@ def slots_in_window(
     surer = figures.active is not None and figures.active_from != BY_WORKING
     if surer or window.concurrency is None or figures.slots is None:
         return figures
-    return _by_throughput(figures, one_stage(batches), facts, window.concurrency)
+    lines = one_stage(batches)
+    found = _by_throughput(figures, lines, facts, window.concurrency)
+    return found if found.effective is not None else _by_moments(found, lines, facts, window)
 
 
 def mean_slot_requests(lines: Sequence[Batch], interval: int) -> float | None:
@@ -101,6 +107,40 @@ def _by_throughput(
             reason=None,
         )
     return figures
+
+
+def _by_moments(
+    figures: SlotFigures, lines: Sequence[Batch], facts: Mapping[str, FactValue], window: Window
+) -> SlotFigures:
+    """Effective micro-batches from the sizes' mean and mean square, whatever their order.
+
+    Lines sample the batches evenly where the interval hides no slot: N = A mean(b), and so
+    (sum b)^2 / sum b^2 = N mean(b) / mean(b^2). Requests may come and go meanwhile. Where slots may
+    be hidden, the printed throughput must agree that the mean is that of all slots.
+    """
+    interval, slots = count_of(facts, "decode_log_interval"), figures.slots
+    decodes = [line for line in lines if line.mode is Mode.DECODE and line.running_reqs]
+    if interval is None or slots is None or len(decodes) < _LEAST_SAMPLE:
+        return figures
+    sizes = [float(line.running_reqs or 0) for line in decodes]
+    mean, square = fmean(sizes), fmean(size * size for size in sizes)
+    if figures.suggested_interval is not None:  # the interval may hide slots
+        of_all = mean_slot_requests(lines, interval)
+        if of_all is None or abs(of_all - mean) > _AGREES * of_all:
+            return figures
+    requests = (window.concurrency or 0) - fmean(line.queued_reqs or 0 for line in decodes)
+    if requests < 1.0:
+        return figures
+    effective = min(max(requests * mean / square, 1.0), float(slots), requests)
+    return replace(
+        figures,
+        effective=effective,
+        active_from=BY_MOMENTS,
+        size_variation=math.sqrt(max(slots / effective - 1.0, 0.0)),
+        fairness=effective / slots,
+        running_requests=requests,
+        reason=None,
+    )
 
 
 def effective_at_most(figures: SlotFigures, lines: Sequence[Batch]) -> float | None:

@@ -49,7 +49,8 @@ def _healthy(figures: Figures) -> str:
     if not figures.is_pipeline:
         return f"Nothing is wrong: {_occupancy(figures)}."
     even = "" if figures.slots.effective is None else f"{_spread(figures)}, and "
-    return f"Nothing is wrong: {even}{_occupancy(figures)}."
+    what = "Nothing is wrong" if figures.measured else "Nothing wrong is seen"
+    return f"{what}: {even}{_occupancy(figures)}."
 
 
 def _herd(figures: Figures) -> str:
@@ -57,8 +58,9 @@ def _herd(figures: Figures) -> str:
 
 
 def _uneven(figures: Figures) -> str:
-    sizes = ", ".join(map(str, figures.slots.sizes or ()))
-    return f"{_spread(figures)} ({sizes}): all wait for the largest; {_occupancy(figures)}."
+    sizes = figures.slots.sizes
+    which = f" ({', '.join(map(str, sizes))})" if sizes else ""
+    return f"{_spread(figures)}{which}: all wait for the largest; {_occupancy(figures)}."
 
 
 def _over(figures: Figures) -> str:

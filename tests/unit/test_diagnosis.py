@@ -200,7 +200,9 @@ def test_decode_without_graphs_is_not_judged_where_no_gpu_is_seen() -> None:
         slots=seen.slots,
         log=replace(seen.log, graph_ratio=0.0),
     )
-    assert diagnose(blind).verdict is Verdict.CANNOT_TELL, "a CPU server prints the same"
+    diagnosis = diagnose(blind)
+    assert diagnosis.verdict is not Verdict.GRAPH_OFF, "a CPU server prints the same"
+    assert diagnosis.confidence < CONFIDENT
 
 
 def test_waiting_in_full_slots_is_the_transfers() -> None:
