@@ -17,9 +17,7 @@ DATA = Path(__file__).parent / "data"
 SHARED = ("healthy", "thundering_herd", "stage_imbalance")
 SLICE = {
     "everything": ("everything", 1),
-    "no levels": ("no levels", 2),
     "residency": ("residency alone", 3),
-    "no load": ("no load", 4),
 }
 
 
