@@ -25,6 +25,10 @@ SECONDS = 45.0
 INTERVALS = (11, 37, 41)
 """Each hides no slot of eight."""
 
+ONE_PREFILL = 1 << 20
+"""Tokens of a chunk that holds any burst: a longer one would spill into the next slots, and the
+split would not be the one drawn."""
+
 Draw = Callable[[random.Random], Scenario]
 
 
@@ -103,6 +107,7 @@ def _herd(rng: random.Random) -> Scenario:
         loads=(Waves(groups, prompt_tokens=rng.randrange(50, 300), output_tokens=8192),),
         cost=_cost(rng, requests),
         pp_max_micro_batch_size=256,
+        chunked_prefill_size=ONE_PREFILL,
         decode_log_interval=rng.choice(INTERVALS),
     )
 
@@ -119,6 +124,7 @@ def _uneven(rng: random.Random) -> Scenario:
         loads=(Waves(groups, prompt_tokens=rng.randrange(50, 300), output_tokens=8192),),
         cost=_cost(rng, max(groups), dense=rng.uniform(0.02, 0.3)),
         pp_max_micro_batch_size=64,
+        chunked_prefill_size=ONE_PREFILL,
         decode_log_interval=rng.choice(INTERVALS),
     )
 

@@ -8,10 +8,12 @@ import pytest
 from exporter.cli import main
 from exporter.diagnose import diagnose_recording
 from exporter.diagnosis.findings import CONFIDENT, Verdict
+from exporter.diagnosis.slot_hypotheses import herd_bound
 from exporter.diagnosis.verdict import Diagnosis
 from exporter.simulator.scenarios import SCENARIOS
 from tests.random_servers import CLASSES, accepted, server
 from tests.recording_ways import WAYS, written
+from tests.simulated_recording import write_recording
 
 DATA = Path(__file__).parent / "data"
 SHARED = ("healthy", "thundering_herd", "stage_imbalance")
@@ -68,6 +70,16 @@ def test_a_random_server_is_never_confidently_misjudged(
     assert not is_confidently_wrong(diagnosis, truth), diagnosis.verdict
     if way == "everything":
         assert diagnosis.verdict in accepted(truth)
+
+
+@pytest.mark.parametrize("seed", [1, 104, 200])
+@pytest.mark.parametrize("truth", ["thundering_herd", "uneven_split"])
+def test_a_random_split_is_the_one_that_was_drawn(truth: str, seed: int, tmp_path: Path) -> None:
+    """Seed 104 once spilled: its burst was longer than a prefill chunk."""
+    path = tmp_path / "drawn.jsonl"
+    sizes = write_recording(server(truth, seed), 10.0, path, seed=seed).slot_sizes
+    effective = sum(sizes) ** 2 / sum(size * size for size in sizes)
+    assert (effective <= herd_bound(len(sizes))) == (truth == "thundering_herd")
 
 
 def test_every_way_of_looking_is_known() -> None:
