@@ -17,7 +17,6 @@ RATE_INTERVAL: Final = "$__rate_interval"
 RANGE: Final = "$__range"
 TARGET: Final = 'job=~"$job", instance=~"$instance"'
 """What every selector holds, for exporters and for SGLang's own metrics alike."""
-TARGET_OF_SGLANG: Final = 'job=~"$sglang_job"'
 
 
 @dataclass(frozen=True, slots=True)

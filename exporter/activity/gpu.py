@@ -276,4 +276,4 @@ class GpuActivity:
             yield from self._pieces_of(slice_, Split.of(working), Method.GPM)
 
     def _pieces_of(self, slice_: Slice, split: Split, method: Method) -> Iterator[ActivityWindow]:
-        return pieces_of(self._gpu, slice_, split, (method, self._learner.rest_watts))
+        return pieces_of(self._gpu, slice_, split, method, self._learner.rest_watts)

@@ -38,7 +38,8 @@ class LearnedLevels:
     no working level is needed. Samples at the waiting level or below prove themselves. A stretch
     of work is proven if a wait or idleness shows before and after it, with one slice that it fills
     between them at the most: one pass that is longer is rare, and many short ones with waits
-    between look alike.
+    between look alike. Where the log shows turns of many samples, every wait would show, and no
+    rest is asked for.
     """
 
     def __init__(self, learner: LevelLearner) -> None:

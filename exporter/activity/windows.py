@@ -10,7 +10,7 @@ from exporter.records import ActivityWindow, Method
 
 
 def pieces_of(
-    gpu: int, slice_: Slice, split: Split, said: tuple[Method, float | None]
+    gpu: int, slice_: Slice, split: Split, method: Method, rest_watts: float | None
 ) -> Iterator[ActivityWindow]:
     """A window for each power sample; what is not proven is an upper bound, by residency.
 
@@ -18,9 +18,9 @@ def pieces_of(
         gpu: Index of the GPU.
         slice_: What was split.
         split: Of the slice.
-        said: By which method, and the draw that divides idling from waiting (`None`: not known).
+        method: What proved it.
+        rest_watts: The draw that divides idling from waiting; `None` if not known.
     """
-    method, rest_watts = said
     waiting = waiting_seconds(split.working, slice_.pieces, slice_.resident_seconds, rest_watts)
     for piece, works, waits, proven in zip(
         slice_.pieces, split.working, waiting, split.proven, strict=True

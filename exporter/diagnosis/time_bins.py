@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from exporter.sample_rings import GAP_FACTOR
+
 KEPT_SECONDS = 3600.0
 """A diagnosis looks back this far at most."""
 
@@ -17,8 +19,6 @@ class TimeBins:
 
     Attributes:
         width_seconds: Length of a bin.
-        longest_gap: The longest time without a sample between two samples, and when it began;
-            `None` before there was any.
     """
 
     def __init__(self, width_seconds: float) -> None:
@@ -35,7 +35,7 @@ class TimeBins:
         """Takes a value that holds until `taken_at`."""
         start = taken_at - nominal_seconds
         before = self._last_at
-        if before is not None and taken_at - before < 2.0 * nominal_seconds:
+        if before is not None and taken_at - before < GAP_FACTOR * nominal_seconds:
             start = before
         self.add_window(start, taken_at, value)
 
@@ -64,10 +64,6 @@ class TimeBins:
         most = int(KEPT_SECONDS / self.width_seconds)
         if len(self._bins) > 2 * most:
             self._bins = {i: sums for i, sums in self._bins.items() if i > newest - most}
-
-    def covered_seconds(self, start: float, end: float) -> float:
-        """Time covered by samples in the bins that begin between two instants."""
-        return sum(self._sums(index)[0] for index in self._indexes(start, end))
 
     def mean(self, start: float, end: float) -> float | None:
         """Mean over the covered time; `None` where there is none."""

@@ -61,7 +61,7 @@ class Load:
         # Wall-clock instants that no step of the clock can shift against each other.
         self._clock_offset = time.time() - time.monotonic()
         self._stage_since = self._now()
-        self._measured = Measurements(self._stage_since)
+        self._measured = Measurements()
         self._window: Window | None = None
         self._work = Work(plan.prompt_tokens, plan.output_tokens, plan.seed, fresh_salt())
         self._arrivals = Arrivals(plan.rate_per_second, plan.seed)

@@ -1,4 +1,4 @@
-"""What a load measured: tokens over time, and the latencies of requests, in bounded memory."""
+"""What a load measured: tokens, failures, and the latencies of requests, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from exporter.load.failures import FailureKind
 from exporter.load.streaming import NewTokens, RequestTiming
 
 MOST_GAPS = 1 << 20
-BIN_SECONDS = 0.1
-"""Resolution of tokens over time: 24 hours are 7 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +51,17 @@ class Measurements:
         errors: The same, by kind.
     """
 
-    def __init__(self, started_at: float) -> None:
-        """Begins at this instant; nothing is older."""
+    def __init__(self) -> None:
         self.output_tokens = 0
         self.requests: list[RequestTiming] = []
         self.failures: list[tuple[float, FailureKind]] = []
         self.errors: Counter[FailureKind] = Counter()
-        self._started_at = started_at
-        self._bins = array("q")
         self._first_tokens: list[tuple[float, float]] = []
         self._gaps = _Gaps()
 
     def add_tokens(self, new: NewTokens) -> None:
         """Takes tokens of a request that came together."""
         self.output_tokens += new.count
-        place = max(0, int((new.at - self._started_at) / BIN_SECONDS))
-        if place >= len(self._bins):
-            self._bins.extend([0] * (place + 1 - len(self._bins)))
-        self._bins[place] += new.count
         if new.first:
             self._first_tokens.append((new.at, new.waited_seconds))
         else:
@@ -80,18 +71,6 @@ class Measurements:
         """Takes a request that came to nothing."""
         self.failures.append((at, kind))
         self.errors[kind] += 1
-
-    def output_tokens_between(self, start: float, end: float) -> float:
-        """Tokens that came in a window; at its edges a tenth of a second is split evenly."""
-        first = max(0.0, (start - self._started_at) / BIN_SECONDS)
-        last = min(float(len(self._bins)), (end - self._started_at) / BIN_SECONDS)
-        total = 0.0
-        place = int(first)
-        while place < last:
-            covered = min(place + 1, last) - max(place, first)
-            total += covered * self._bins[place]
-            place += 1
-        return total
 
     def errors_between(self, start: float, end: float) -> Counter[FailureKind]:
         """Failures in a window, by kind."""

@@ -116,16 +116,3 @@ class LoadResult:
         if self.output_tokens is None or not seconds:
             return None
         return self.output_tokens / seconds
-
-
-def scaling_factor(
-    output_tokens_per_second: float | None, single_stream: float | None, pp_size: int | None
-) -> float | None:
-    """F = X_C / (P x X_1): what a load gives beside `pp_size` single streams.
-
-    1 / P: as if one stage worked at a time; about 1: full, and batching gains nothing; above: it
-    pays. `None` where one of the three is not known.
-    """
-    if output_tokens_per_second is None or not single_stream or not pp_size:
-        return None
-    return output_tokens_per_second / (pp_size * single_stream)

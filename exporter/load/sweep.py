@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from exporter.load.driver import Load
 from exporter.load.plan import LoadPlan, PlanError
-from exporter.load.result import EndReason, LoadResult, OnProgress, scaling_factor
+from exporter.load.result import EndReason, LoadResult, OnProgress
 from exporter.load.target import Target
 from exporter.records import Record
 
@@ -27,17 +27,6 @@ class SweepResult:
             if point.plan.concurrency == 1 and point.is_whole:
                 return point.output_tokens_per_second
         return None
-
-    def scaling_factors(self, pp_size: int | None) -> dict[int, float]:
-        """F by concurrency, above 1 and where it is known."""
-        factors = {
-            point.plan.concurrency: scaling_factor(
-                point.output_tokens_per_second, self.single_stream_tokens_per_second, pp_size
-            )
-            for point in self.points
-            if point.is_whole and point.plan.concurrency > 1
-        }
-        return {concurrency: f for concurrency, f in factors.items() if f is not None}
 
 
 class Sweep:

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from statistics import fmean, median_low
 
 from exporter.pipeline.figures import SlotFigures
@@ -99,7 +99,8 @@ class SlotObserver:
 
         The shortest of late: lines that were lost make it look longer. `None` if not known.
         """
-        lines = list(self._stages.get((batch.pp_rank, batch.tp_rank), ()))[-_JUDGED_LINES:]
+        kept = self._stages.get((batch.pp_rank, batch.tp_rank), deque[Line]())
+        lines = list(islice(reversed(kept), _JUDGED_LINES))[::-1]
         interval = count_of(facts, "decode_log_interval")
         if interval is None or len(lines) < _JUDGED_LINES:
             return None

@@ -88,9 +88,9 @@ class Pipeline:
         scenario: Scenario,
         cards: Sequence[CardActivity],
         rng: random.Random,
-        starts: tuple[float, float],
+        started_at: float,
+        loaded_at: float,
     ) -> None:
-        started_at, loaded_at = starts
         self.chain = StageChain(scenario, cards, rng, started_at)
         self.generated_tokens = 0
         self.used_tokens = 0

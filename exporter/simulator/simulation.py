@@ -72,9 +72,8 @@ class Simulation:
             for _ in range(STAGES)
         ]
         self._cards = cards
-        self._pipeline = Pipeline(
-            scenario, cards, rngs[1], (started_at, started_at + quiet_seconds)
-        )
+        loaded_at = started_at + quiet_seconds
+        self._pipeline = Pipeline(scenario, cards, rngs[1], started_at, loaded_at)
         noise = Noise(rngs[3], started_at, forged=forged) if scenario.loads else None
         self._log = ServerLog(scenario, rngs[2], noise, started_at)
         world = World(

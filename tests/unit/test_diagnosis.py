@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.diagnosis.advice import advice
+from exporter.diagnosis.comparisons import against_reference
 from exporter.diagnosis.figures import Figures, LogFigures, StageFigures
 from exporter.diagnosis.findings import CONFIDENT, Missing, Verdict
 from exporter.diagnosis.report import as_json, as_text
@@ -278,7 +279,7 @@ def snapshot() -> Figures:
     # The shape of the power figures (three steps, 3-4-1, the last 14 % above the mean); the watts
     # themselves are made up.
     watts = (215.0, 216.0, 214.0, 235.0, 234.0, 236.0, 235.0, 262.0)
-    return Figures(
+    seen = Figures(
         pp_size=STAGES,
         facts={"pp_size": STAGES, "tp_size": 1},
         concurrency=32,
@@ -288,8 +289,22 @@ def snapshot() -> Figures:
         ),
         log=LogFigures(tokens_per_second=248.1),
         single_stream_tokens_per_second=34.3,
-        scaling_ratio=248.1 / (STAGES * 34.3),
     )
+    return against_reference(seen)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"single_stream_tokens_per_second": None},
+        {"log": LogFigures()},
+        {"pp_size": None},
+    ],
+    ids=["no single stream", "no throughput", "no number of stages"],
+)
+def test_no_scaling_is_told_where_one_of_its_parts_is_not_known(unknown: dict[str, object]) -> None:
+    seen = replace(snapshot(), scaling_ratio=None, **unknown)  # type: ignore[arg-type]  # fields
+    assert against_reference(seen).scaling_ratio is None
 
 
 def test_a_snapshot_decides_nothing_but_its_figures_are_told() -> None:

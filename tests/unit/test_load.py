@@ -15,7 +15,7 @@ from exporter.load.driver import Load
 from exporter.load.failures import FailureKind
 from exporter.load.plan import LoadPlan, PlanError
 from exporter.load.prompts import SPANS
-from exporter.load.result import EndReason, LoadProgress, LoadResult, LoadStage, scaling_factor
+from exporter.load.result import EndReason, LoadProgress, LoadResult, LoadStage
 from exporter.load.sweep import Sweep
 from exporter.load.target import Target
 from exporter.records import LoadEvent, LoadPhase, Record, ThroughputReference
@@ -428,7 +428,7 @@ async def test_what_breaks_inside_is_raised_and_not_swallowed() -> None:
             await drive(server, on_progress=broken)
 
 
-async def test_a_sweep_gives_a_reference_and_scaling_factors() -> None:
+async def test_a_sweep_gives_its_points_and_a_reference() -> None:
     records: list[Record] = []
     async with StreamingServer() as server:
         sweep = Sweep(target(server), PLAN, [1, 2, 12], emit=records.append)
@@ -437,10 +437,6 @@ async def test_a_sweep_gives_a_reference_and_scaling_factors() -> None:
     assert [point.completed for point in result.points] == [9, 9, 12]
     single = result.single_stream_tokens_per_second
     assert ThroughputReference(1, single or 0.0) in records
-    factors = result.scaling_factors(8)
-    assert factors.keys() == {2, 12}
-    assert factors[12] == scaling_factor(result.points[2].output_tokens_per_second, single, 8)
-    assert result.scaling_factors(None) == {}
 
 
 async def test_a_stopped_sweep_keeps_its_points() -> None:
@@ -454,13 +450,6 @@ async def test_a_stopped_sweep_keeps_its_points() -> None:
         async with asyncio.timeout(20):
             result = await driving
     assert [point.ended_by for point in result.points] == [EndReason.STOPPED]
-
-
-def test_the_scaling_factor_of_the_seed_and_of_what_is_not_known() -> None:
-    assert scaling_factor(248.1, 34.3, 8) == pytest.approx(0.904, abs=5e-4)
-    assert scaling_factor(248.1, None, 8) is None
-    assert scaling_factor(None, 34.3, 8) is None
-    assert scaling_factor(248.1, 34.3, None) is None
 
 
 @pytest.mark.parametrize(

@@ -13,25 +13,14 @@ T = 1_796_000_000.0
 
 
 def test_nothing_measured_is_not_zero() -> None:
-    latencies = Measurements(T).latencies(T, T + 60)
+    latencies = Measurements().latencies(T, T + 60)
     assert latencies.time_to_first_token is None
     assert latencies.inter_token is None
     assert latencies.end_to_end is None
 
 
-def test_tokens_are_told_for_any_window() -> None:
-    measured = Measurements(T)
-    for second in range(10):
-        measured.add_tokens(NewTokens(T + second + 0.55, 10 * second + 1, 0.1, first=False))
-    assert measured.output_tokens == 460
-    assert measured.output_tokens_between(T, T + 10) == pytest.approx(460)
-    assert measured.output_tokens_between(T + 3, T + 5) == pytest.approx(72)
-    assert measured.output_tokens_between(T + 20, T + 30) == 0
-    assert measured.output_tokens_between(T - 5, T + 0.5) == 0
-
-
 def test_a_gap_before_several_tokens_is_shared_by_them() -> None:
-    measured = Measurements(T)
+    measured = Measurements()
     measured.add_tokens(NewTokens(T + 1, 1, 0.7, first=True))
     measured.add_tokens(NewTokens(T + 2, 4, 1.0, first=False))
     measured.add_tokens(NewTokens(T + 5, 1, 3.0, first=False))
@@ -45,7 +34,7 @@ def test_a_gap_before_several_tokens_is_shared_by_them() -> None:
 
 
 def test_only_what_ended_in_the_window_counts() -> None:
-    measured = Measurements(T)
+    measured = Measurements()
     for second in range(1, 101):
         measured.requests.append(RequestTiming(T, T + 0.5, T + second, 8))
         measured.add_failure(T + second, FailureKind.REJECTED)
@@ -59,7 +48,7 @@ def test_with_too_many_gaps_every_other_is_kept_and_percentiles_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(measurements, "MOST_GAPS", 1000)
-    measured = Measurements(T)
+    measured = Measurements()
     for number in range(50_000):
         measured.add_tokens(NewTokens(T + number / 1000, 1, (number % 101) / 100, first=False))
     gaps = measured.latencies(T, T + 60).inter_token
