@@ -16,6 +16,7 @@ _ALIKE = 0.88
 _RESIDENT = 0.9
 _BY_LOG = 0.55
 """Even slots, no queue, no full pool: all that a log without GPUs can say for a pipeline."""
+_SILENT_GAPS, _SILENT_SECONDS = 4.0, 0.8
 _LEAST_WORK = 0.4
 """Least proven work of stages that a healthy verdict without known levels asks for."""
 
@@ -84,9 +85,17 @@ def _unmeasured(figures: Figures, filled: float | None) -> float:
     if filled is None or filled < FILLED_RATIO:
         return 0.2
     if resident is None and not figures.stages:
-        return _BY_LOG
+        return _BY_LOG if _prints_evenly(figures) else 0.3
     if resident is None or resident < _RESIDENT:
         return 0.2
     if not likeness or min(likeness.values()) < _ALIKE:
         return 0.3
     return 0.65 if least is not None and least >= _LEAST_WORK else 0.4
+
+
+def _prints_evenly(figures: Figures) -> bool:
+    """Whether no silence stands out: all stages may have stopped in it."""
+    silent, seconds = figures.log.silent_seconds, figures.window_seconds
+    if silent is None or seconds is None:
+        return True
+    return silent <= max(_SILENT_GAPS * seconds / figures.log.decode_lines, _SILENT_SECONDS)

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from exporter.diagnosis.figures import Figures
-from exporter.diagnosis.findings import Evidence, Finding, Gain, Missing, Verdict
+from exporter.diagnosis.findings import (
+    CONFIDENT,
+    Evidence,
+    Finding,
+    Gain,
+    Missing,
+    Verdict,
+)
 from exporter.diagnosis.healthy import healthy
 from exporter.diagnosis.observations import observations
 from exporter.diagnosis.server_hypotheses import (
@@ -106,7 +113,11 @@ def diagnose(figures: Figures) -> Diagnosis:
             (*findings, well),
         )
     explained = {each for finding in holding for each in EXPLAINS.get(finding.verdict, ())}
-    ranked = sorted(holding, key=lambda f: (f.verdict in explained, -_rank_gain(f)))
+    # A gain is predicted for what holds; a mere suspicion of a large one does not go before.
+    ranked = sorted(
+        holding,
+        key=lambda f: (f.verdict in explained, f.score < CONFIDENT, -_rank_gain(f)),
+    )
     best = ranked[0]
     also = [finding.verdict for finding in ranked[1:]]
     outside = _outside(figures)
