@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, daemon, diagnose_command
+from exporter import __version__, daemon, diagnose_command, diagnose_options
 from exporter.config import (
     DEFAULT_PORT,
     DEFAULT_UNIT,
@@ -192,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         description=diagnose_command.DESCRIPTION,
         epilog=diagnose_command.EPILOG,
     )
-    diagnose_command.add_arguments(diagnose)
+    diagnose_options.add_arguments(diagnose)
     _add_sources(diagnose)
     check = commands.add_parser(
         "check-config", help="check a configuration file, name all mistakes"

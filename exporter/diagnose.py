@@ -1,17 +1,19 @@
-"""The program `diagnose`: feeds sources into the model, watches, and hands out verdicts.
+"""The program `diagnose`: feeds a recording into the model, watches, and hands out the outcome.
 
-In: a recording. Out: one diagnosis a pipeline. Prints nothing.
+In: a recording, or what was watched live. Out: the diagnosis of one pipeline. Prints nothing.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from exporter.diagnosis.measure import measure
 from exporter.diagnosis.verdict import Diagnosis, diagnose
-from exporter.diagnosis.watch import Watch
+from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.ingest import Feed, Ingest
+from exporter.load.result import LoadResult
 from exporter.recordings.reader import RecordingReader, read_records
 from exporter.records import LogLine, Record
 from exporter.sources.recording import RecordingSource
@@ -23,8 +25,23 @@ HARVEST_SECONDS = 60.0
 """How often settled seconds are taken from the model, which keeps 300 of them."""
 
 
-def diagnose_recording(path: Path) -> Diagnosis:
-    """The diagnosis of the pipeline that printed most in a recording.
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The diagnosis of one pipeline, with what it was made from.
+
+    Attributes:
+        pipeline: Its server and dp_rank.
+        points: What loads of ours measured meanwhile, in the order they were driven.
+    """
+
+    diagnosis: Diagnosis
+    watch: Watch
+    pipeline: PipelineKey
+    points: tuple[LoadResult, ...] = ()
+
+
+def diagnose_recording(path: Path) -> Outcome:
+    """The outcome for the pipeline that printed most in a recording.
 
     Raises:
         RecordingError: It is no recording this version can read.
@@ -32,8 +49,8 @@ def diagnose_recording(path: Path) -> Diagnosis:
     return diagnose_watch(watch_recording(path))
 
 
-def diagnose_watch(watch: Watch) -> Diagnosis:
-    """The diagnosis of the pipeline that printed most of those watched."""
+def diagnose_watch(watch: Watch, points: tuple[LoadResult, ...] = ()) -> Outcome:
+    """The outcome for the pipeline that printed most of those watched."""
     pipelines = watch.pipelines()
     if len(pipelines) > 1:
         server, dp_rank = pipelines[0]
@@ -43,7 +60,8 @@ def diagnose_watch(watch: Watch) -> Diagnosis:
             server,
             dp_rank,
         )
-    return diagnose(measure(watch, pipelines[0] if pipelines else ("sglang", 0)))
+    pipeline = pipelines[0] if pipelines else ("sglang", 0)
+    return Outcome(diagnose(measure(watch, pipeline)), watch, pipeline, points)
 
 
 def watch_recording(path: Path) -> Watch:

@@ -1,6 +1,6 @@
 """The programs `diagnose --attach` and `diagnose --url`: watch for a while, or under a load of ours.
 
-In: a configuration, and how long or under which load. Out: a diagnosis and what the load measured.
+In: a configuration, and how long or under which load. Out: the outcome, with what the load measured.
 The records of the load take the path of all others: model, watch, recording.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from exporter.config import Config
 from exporter.daemon import PROC
-from exporter.diagnosis.verdict import Diagnosis
+from exporter.diagnose import Outcome
 from exporter.gpu_driver import GpuDriver
 from exporter.live_watch import LiveWatch, recording_at, state_text
 from exporter.load.detection import check_fits, find_target
@@ -63,7 +63,7 @@ async def attach(
     save: Path | None = None,
     driver: GpuDriver | None = None,
     proc_root: Path = PROC,
-) -> Diagnosis:
+) -> Outcome:
     """Watches what goes on, without a load of ours.
 
     Raises:
@@ -80,11 +80,11 @@ async def attach(
     async with recording_at(save) as writer:
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
         await live.until(asyncio.sleep(seconds), said, alone=False)
-        diagnosis = live.diagnosis()
+        outcome = live.outcome()
     if not live.watch.batches and live.troubles:
         told = "; ".join(f"{name}: {why}" for name, why in live.troubles.items())
         raise NothingSeenError(f"no batch line of a server was seen: {told}")
-    return diagnosis
+    return outcome
 
 
 async def drive(
@@ -94,8 +94,8 @@ async def drive(
     save: Path | None = None,
     driver: GpuDriver | None = None,
     proc_root: Path = PROC,
-) -> tuple[Diagnosis, tuple[LoadResult, ...]]:
-    """Watches while a load of ours is driven; hands out what it measured too, point by point.
+) -> Outcome:
+    """Watches while a load of ours is driven; the outcome has what it measured too.
 
     Raises:
         NoTargetError: There is no server to load at that address.
@@ -108,17 +108,16 @@ async def drive(
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
         driving = _Driving(load, live.ingest.handle)
         await live.until(driving.run(), driving.say, alone=True)
-        points = driving.points
-        diagnosis = live.diagnosis()
+        outcome = live.outcome(driving.points)
     if not live.watch.batches:
         told = "".join(f"; {name}: {why}" for name, why in live.troubles.items())
         log.warning(
             "no batch line was seen: is this the log of the server at %s?%s", load.url, told
         )
     seen = live.was_stopped and live.watch.batches  # while warming up: ordinary traffic
-    if not seen and not any(point.output_tokens for point in points):
-        raise _nothing_measured(load.url, points)
-    return diagnosis, points
+    if not seen and not any(point.output_tokens for point in outcome.points):
+        raise _nothing_measured(load.url, outcome.points)
+    return outcome
 
 
 class _Driving:

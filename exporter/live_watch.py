@@ -17,10 +17,10 @@ from typing import Any
 
 from exporter.config import Config
 from exporter.daemon import PROC, keep, live_ingest, open_recording, stopped
-from exporter.diagnose import HARVEST_SECONDS, diagnose_watch, harvest
-from exporter.diagnosis.verdict import Diagnosis
+from exporter.diagnose import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
 from exporter.diagnosis.watch import Watch
 from exporter.gpu_driver import GpuDriver
+from exporter.load.result import LoadResult
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import LogLine, Record
 from exporter.snapshot import Snapshot
@@ -88,11 +88,11 @@ class LiveWatch:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def diagnosis(self) -> Diagnosis:
-        """The diagnosis of what was seen; nothing more may come."""
+    def outcome(self, points: tuple[LoadResult, ...] = ()) -> Outcome:
+        """The diagnosis of what was seen, under these loads; nothing more may come."""
         self.ingest.finish()
         harvest(self.ingest, self.watch)
-        return diagnose_watch(self.watch)
+        return diagnose_watch(self.watch, points)
 
     def _log_troubles(self) -> dict[str, str]:
         return {

@@ -96,7 +96,7 @@ async def test_a_watched_herd_is_named_or_left_open_and_its_recording_says_the_s
         log_file = str(world.log_file)
         server = ServerConfig(name="sglang", files=(log_file,))
         config = Config(servers=(server,), from_start=True)
-        of_log, diagnosis = await asyncio.gather(
+        of_log, watched = await asyncio.gather(
             diagnose(
                 "--attach", f"--file={log_file}", "--from-start", f"--duration={WATCH_SECONDS}"
             ),
@@ -105,11 +105,12 @@ async def test_a_watched_herd_is_named_or_left_open_and_its_recording_says_the_s
             ),
         )
 
+    diagnosis = watched.diagnosis
     named = {Verdict.THUNDERING_HERD, Verdict.CANNOT_TELL}
     assert diagnosis.verdict in named or diagnosis.confidence < CONFIDENT
     assert diagnosis.figures.window_seconds is not None
     assert len(diagnosis.figures.stages) == 8
-    assert diagnose_recording(saved).verdict == diagnosis.verdict
+    assert diagnose_recording(saved).diagnosis.verdict == diagnosis.verdict
 
     assert list(of_log.answer) == CONTRACT
     assert of_log.answer["verdict"] in named or of_log.answer["confidence"] < CONFIDENT
