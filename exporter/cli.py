@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, daemon, diagnose_command, diagnose_options
+from exporter import __version__, compare_command, daemon, diagnose_command, diagnose_options
 from exporter.config import (
     DEFAULT_PORT,
     DEFAULT_UNIT,
@@ -22,6 +22,7 @@ from exporter.config import (
     load,
     parse_listen,
 )
+from exporter.diagnosis.compared_run import ReportError
 from exporter.live_diagnosis import NothingSeenError
 from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
@@ -35,6 +36,7 @@ FAILURES = (
     CannotListenError,
     LoadError,
     NothingSeenError,
+    ReportError,
     daemon.CannotRecordError,
     StateFileInUseError,
     FatalSourceError,
@@ -44,7 +46,7 @@ FAILURES = (
 
 EXIT_OK = 0
 EXIT_ERROR = 3
-"""A usage or run error; 1 and 2 are verdicts of `diagnose`."""
+"""A usage or run error; 1 and 2 are verdicts of `diagnose` and `compare`."""
 
 _DESCRIPTION = """\
 Shows what each pipeline stage of an SGLang server is doing: batch sizes, running requests and GPU
@@ -194,6 +196,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     diagnose_options.add_arguments(diagnose)
     _add_sources(diagnose)
+    compare = commands.add_parser(
+        "compare",
+        help=compare_command.HELP,
+        description=compare_command.DESCRIPTION,
+        epilog=compare_command.EPILOG,
+    )
+    compare_command.add_arguments(compare)
     check = commands.add_parser(
         "check-config", help="check a configuration file, name all mistakes"
     )
@@ -249,6 +258,8 @@ def _run(arguments: argparse.Namespace) -> int:
             asyncio.run(daemon.record(_config(arguments), arguments.duration, arguments.output))
         case "diagnose":
             return diagnose_command.run(arguments, lambda: _config(arguments))
+        case "compare":
+            return compare_command.run(arguments)
         case "replay" if arguments.once:
             sys.stdout.write(daemon.replay_once(arguments.recording))
         case "replay":
