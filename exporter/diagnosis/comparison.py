@@ -279,7 +279,9 @@ def _stages(baseline: Run, candidate: Run, *, compared: bool) -> dict[str, Quant
     bubbles = (_bubble(baseline), _bubble(candidate))
     return {
         "occupancy_ratio": Quantity(working, compared, is_share=True),
-        "occupancy_at_most_ratio": Quantity(most, compared=None),
+        "occupancy_at_most_ratio": Quantity(
+            most, compared=None, applies=(not baseline.is_measured, not candidate.is_measured)
+        ),
         "bubble_ratio": Quantity(bubbles, compared, is_share=True, applies=applies),
         "effective_microbatches": Quantity(slots, compared, applies=applies),
         "stage_skew_ratio": Quantity(skews, compared, is_share=True, applies=applies),

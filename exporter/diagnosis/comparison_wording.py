@@ -13,6 +13,20 @@ SAME_RATIO = 0.03
 """Throughputs this near each other are called the same: runs of one server differ as much."""
 
 _MOST_CHANGES = 2  # flags a sentence can carry
+_NO_CAUSE = frozenset(
+    {
+        "decode_log_interval",
+        "enable_metrics",
+        "enable_metrics_for_all_schedulers",
+        "host",
+        "model_path",
+        "node_rank",
+        "port",
+        "served_model_name",
+    }
+)
+"""Facts that make no server faster."""
+_NOTABLE = 0.05  # less is no reason for anything
 _OFF_RATIO = 0.15  # load and log of one run differ by less where nothing stalls
 _CUT_SHORT = {"stopped": "was stopped early", "all_failed": "ended because requests failed"}
 _SPREAD_BADLY = frozenset({Verdict.THUNDERING_HERD, Verdict.UNEVEN_SPLIT})
@@ -58,15 +72,19 @@ def short(value: float) -> str:
 
 def _given(ratio: float, baseline: str) -> str:
     if abs(ratio - 1.0) <= SAME_RATIO:
-        return f"the same throughput as {baseline}, within {100 * SAME_RATIO:.0f} %,"
+        return f"the same throughput (within {100 * SAME_RATIO:.0f} %) as {baseline}"
     if ratio < 1.0:
-        return f"{ratio:.2g} of {baseline}'s throughput"
+        return f"{ratio:.2f} of {baseline}'s throughput"
     return f"{ratio:.2f} times {baseline}'s throughput"
 
 
 def _with_changes(comparison: Comparison) -> str:
     """The flags that were changed, where they are few and the layout is the same."""
-    changed = [each for each in comparison.changed_facts if each.unknown is None]
+    changed = [
+        each
+        for each in comparison.changed_facts
+        if each.unknown is None and each.name not in _NO_CAUSE
+    ]
     layouts = {comparison.baseline.layout, comparison.candidate.layout}
     if len(layouts) != 1 or not 1 <= len(changed) <= _MOST_CHANGES:
         return ""
@@ -79,7 +97,9 @@ def _with_changes(comparison: Comparison) -> str:
 
 def _batching(comparison: Comparison) -> str:
     gain = comparison.quantities["batching_gain_ratio"]
-    if gain.baseline is None or gain.candidate is None:
+    if not gain.baseline or gain.candidate is None:
+        return ""
+    if abs(gain.candidate / gain.baseline - 1.0) < _NOTABLE:
         return ""
     return f"batching brings {short(gain.candidate)}x there against {short(gain.baseline)}x"
 
@@ -98,11 +118,12 @@ def _stages(comparison: Comparison) -> str:
 def _of_two_pipelines(baseline: Run, candidate: Run) -> str:
     said = []
     busy, before = candidate.occupancy_ratio, baseline.occupancy_ratio
-    if busy is not None and before is not None:
+    if busy is not None and before is not None and abs(busy - before) >= _NOTABLE:
         said.append(f"its stages are busy {busy:.2f} of the time against {before:.2f}")
-    held, used = _held(candidate), baseline.effective_microbatches
-    if held and used is not None:
-        said.append(f"{held} against {short(used)}")
+    used = baseline.effective_microbatches
+    now = candidate.effective_microbatches
+    if now is not None and used and abs(now / used - 1.0) >= _NOTABLE:
+        said.append(f"{_held(candidate)} against {short(used)}")
     return ", and ".join(said)
 
 
@@ -164,7 +185,7 @@ def _cannot_tell(comparison: Comparison) -> str:
         why = f"the throughput of {' and of '.join(missing)} is not known"
     alone = comparison.quantities["single_stream_tokens_per_second"].ratio
     if alone is not None:
-        why += f"; a single stream of {candidate} has {short(alone)} of the speed of {baseline}'s"
+        why += f"; a single stream is {short(alone)} times as fast with {candidate}"
     return f"Cannot tell which gives more: {why}."
 
 
