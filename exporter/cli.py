@@ -10,6 +10,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn, TypeAlias
 
 from exporter import __version__, compare_command, daemon, diagnose_command, diagnose_options
@@ -175,6 +176,12 @@ def _add_recordings(commands: _Commands) -> None:
     _add_listen(replay)
 
 
+def _add_command(commands: _Commands, name: str, told: ModuleType) -> _Parser:
+    return commands.add_parser(
+        name, help=told.HELP, description=told.DESCRIPTION, epilog=told.EPILOG
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="sglang-pipeline-exporter",
@@ -188,21 +195,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_recordings(commands)
-    diagnose = commands.add_parser(
-        "diagnose",
-        help=diagnose_command.HELP,
-        description=diagnose_command.DESCRIPTION,
-        epilog=diagnose_command.EPILOG,
-    )
+    diagnose = _add_command(commands, "diagnose", diagnose_command)
     diagnose_options.add_arguments(diagnose)
     _add_sources(diagnose)
-    compare = commands.add_parser(
-        "compare",
-        help=compare_command.HELP,
-        description=compare_command.DESCRIPTION,
-        epilog=compare_command.EPILOG,
-    )
-    compare_command.add_arguments(compare)
+    compare_command.add_arguments(_add_command(commands, "compare", compare_command))
     check = commands.add_parser(
         "check-config", help="check a configuration file, name all mistakes"
     )

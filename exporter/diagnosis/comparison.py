@@ -8,21 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
-from exporter.diagnosis.compared_run import LATENCIES, PERCENTILES, Run, RunLoad
+from exporter.diagnosis.compared_points import Point, at_shared_streams, in_windows, loads_differ
+from exporter.diagnosis.compared_run import LATENCIES, PERCENTILES, Run
 from exporter.records import FactValue
 
 Pair = tuple[float | None, float | None]
-
-
-class Means(StrEnum):
-    """How a throughput is known."""
-
-    LOAD = "load"
-    """Counted by the load that was driven."""
-    LOG = "log"
-    """Printed by the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +74,6 @@ class ChangedFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """The load at which one side's throughput is taken."""
-
-    tokens_per_second: float | None
-    means: Means | None
-    streams: int | None
-    load: RunLoad | None
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """A candidate against a baseline.
 
@@ -128,13 +109,13 @@ class Comparison:
 
 def compare(baseline: Run, candidate: Run) -> Comparison:
     """Holds one run against another."""
-    windows_differ = _differ(baseline, candidate)
-    points = _at_shared_streams(baseline, candidate) if windows_differ else None
-    loads_differ = windows_differ and points is None
-    points = points or _in_windows(baseline, candidate)
+    windows_differ = loads_differ(baseline, candidate)
+    shared = at_shared_streams(baseline, candidate) if windows_differ else None
+    points = shared or in_windows(baseline, candidate)
+    alike = shared is not None or not windows_differ
     quantities = {
-        **_throughputs(baseline, candidate, points, compared=not loads_differ),
-        **_latencies(points, compared=not loads_differ),
+        **_throughputs(baseline, candidate, points, compared=alike),
+        **_latencies(points, compared=alike),
         **_stages(baseline, candidate, compared=not windows_differ),
         **_energies(baseline, candidate, compared=not windows_differ),
     }
@@ -142,66 +123,11 @@ def compare(baseline: Run, candidate: Run) -> Comparison:
         baseline,
         candidate,
         points,
-        loads_differ,
+        not alike,
         windows_differ,
         quantities,
         tuple(_changed_facts(baseline, candidate)),
     )
-
-
-# --- at which loads ----------------------------------------------------------------------------
-
-
-def _differ(baseline: Run, candidate: Run) -> bool:
-    """Whether the loads in the windows are known to differ in what is in flight."""
-    first, second = baseline.load, candidate.load
-    if first and second and first.rate_per_second != second.rate_per_second:
-        return True
-    known = {baseline.streams, candidate.streams} - {None}
-    return len(known) > 1
-
-
-def _at_shared_streams(baseline: Run, candidate: Run) -> tuple[Point, Point] | None:
-    """The loads of the highest number of streams that both measured."""
-    first, second = _by_streams(baseline), _by_streams(candidate)
-    streams = max(first.keys() & second.keys(), default=None)
-    return None if streams is None else (first[streams], second[streams])
-
-
-def _by_streams(run: Run) -> dict[int, Point]:
-    return {
-        load.streams: Point(load.tokens_per_second, Means.LOAD, load.streams, load)
-        for load in sorted(run.loads, key=lambda load: load.seconds or 0.0)
-        if load.streams is not None and load.tokens_per_second is not None
-    }
-
-
-def _in_windows(baseline: Run, candidate: Run) -> tuple[Point, Point]:
-    """Both as their loads counted, else both as printed, else each as it is known."""
-    same_replicas = (baseline.dp_size or 1) == (candidate.dp_size or 1)
-    for means in (Means.LOAD, Means.LOG):
-        first, second = _point(baseline, means), _point(candidate, means)
-        known = first.tokens_per_second is not None and second.tokens_per_second is not None
-        if known and (means is Means.LOAD or same_replicas):
-            return first, second
-    return _any_point(baseline), _any_point(candidate)
-
-
-def _point(run: Run, means: Means) -> Point:
-    load = run.load
-    counted = None if load is None else load.tokens_per_second
-    rate = counted if means is Means.LOAD else run.printed_tokens_per_second
-    return Point(rate, None if rate is None else means, run.streams, load)
-
-
-def _any_point(run: Run) -> Point:
-    """What a log prints is of one replica: with several it is not what the server gives."""
-    point = _point(run, Means.LOAD)
-    alone = run.dp_size in {None, 1}
-    return _point(run, Means.LOG) if point.means is None and alone else point
-
-
-# --- figure by figure --------------------------------------------------------------------------
 
 
 def _throughputs(

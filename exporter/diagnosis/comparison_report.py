@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from exporter.diagnosis.compared_points import Means
 from exporter.diagnosis.compared_run import Run, printable
-from exporter.diagnosis.comparison import ChangedFact, Comparison, Means, Quantity
-from exporter.diagnosis.comparison_wording import SAME_RATIO, cautions, sentence
+from exporter.diagnosis.comparison import ChangedFact, Comparison, Quantity
+from exporter.diagnosis.comparison_cautions import cautions
+from exporter.diagnosis.comparison_wording import SAME_RATIO, sentence
 from exporter.diagnosis.terminal import BOLD, GREEN, RED, YELLOW, apart, paint, wrapped
 
 _COUNTED = {Means.LOAD: "by the load", Means.LOG: "by the log"}

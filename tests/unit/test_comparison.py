@@ -12,12 +12,16 @@ from exporter.cli import EXIT_ERROR, main
 from exporter.compare_command import EXIT_CANNOT_TELL, EXIT_COMPARED
 from exporter.diagnosis.compared_run import Run, run_of
 from exporter.diagnosis.comparison import Comparison, compare
+from exporter.diagnosis.comparison_cautions import cautions
 from exporter.diagnosis.comparison_report import comparison_object, comparison_text
-from exporter.diagnosis.comparison_wording import cautions, sentence
+from exporter.diagnosis.comparison_wording import sentence
 from exporter.diagnosis.figures import Figures, LogFigures, StageFigures
 from exporter.diagnosis.report import as_json
+from exporter.diagnosis.server_gpus import server_gpus
 from exporter.diagnosis.verdict import diagnose
+from exporter.diagnosis.watch import Watch
 from exporter.pipeline.figures import SlotFigures
+from exporter.records import RingSamples, ServerFacts, Signal, StageGpu, StageMap
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 GPUS = {"seen": 8, "expected": 8, "models": ["NVIDIA RTX PRO 6000"], "watts": 2200.0}
@@ -121,6 +125,31 @@ def test_the_sentence_says_how_much_and_why() -> None:
         "22x; the pipeline is busy 0.31 of the time because 32 requests sit in 1.3 of 8 "
         "micro-batches."
     )
+
+
+def test_of_two_pipelines_the_sentence_says_what_differs() -> None:
+    slots = replace(PP8.slots, sizes=(4,) * 8, active=8, effective=8.0, size_variation=0.0)
+    full = tuple(replace(stage, working_ratio=0.96, idle_ratio=0.0) for stage in PP8.stages)
+    log = replace(PP8.log, tokens_per_second=992.4)
+    even = replace(
+        PP8, slots=slots, stages=full, occupancy_ratio=0.96, highest_working_ratio=0.96, log=log
+    )
+    assert sentence(compare(run(PP8), run(even))) == (
+        "The candidate gives 4.00 times the baseline's throughput at 32 streams: batching brings "
+        "29x there against 7.2x; its stages are busy 0.96 of the time against 0.31, and 32 "
+        "requests sit in 8 of 8 micro-batches against 1.3."
+    )
+
+
+def test_a_verdict_that_changes_is_said() -> None:
+    before, after = report(TP8), report(TP8)
+    before.update(verdict="graph_off", confidence=0.9)
+    after.update(verdict="healthy", confidence=0.9)
+    assert "the verdict on it is healthy, not graph off" in sentence(
+        compare(run_of(before), run_of(after))
+    )
+    after.update(confidence=0.5)
+    assert "verdict" not in sentence(compare(run_of(before), run_of(after)))
 
 
 def test_a_server_of_one_stage_has_no_pipeline_figures_rather_than_zeros() -> None:
@@ -264,6 +293,22 @@ def test_energy_is_not_known_without_the_power_of_all_gpus() -> None:
     assert comparison.quantities["energy_joules_per_token"].candidate is None
 
 
+def test_a_sum_over_some_gpus_of_a_server_is_not_its_power() -> None:
+    watch = Watch()
+    places = tuple(StageGpu(0, 0, rank, rank, f"GPU-{rank}", 100 + rank) for rank in range(2))
+    watch.fold(ServerFacts("kimi", 0.0, {"pp_size": 1, "tp_size": 2}, "recording"))
+    watch.fold(StageMap("kimi", 0.0, places[:1], "recording"))
+    for gpu in range(2):
+        samples = tuple((float(at), 250.0) for at in range(1, 11))
+        watch.fold(RingSamples(gpu, Signal.POWER, 1.0, samples))
+    assert server_gpus(watch, "kimi", (0.0, 10.0))["watts"] is None
+    watch.fold(StageMap("kimi", 0.0, places, "recording"))
+    told = server_gpus(watch, "kimi", (0.0, 10.0))
+    assert (told["seen"], told["expected"], told["watts"]) == (2, 2, 500.0)
+    assert server_gpus(watch, "kimi", None)["watts"] is None
+    assert server_gpus(watch, "other", (0.0, 10.0))["seen"] is None
+
+
 # --- what was changed --------------------------------------------------------------------------
 
 
@@ -381,7 +426,7 @@ def test_a_recording_is_compared_with_the_report_of_another(
     pretty = written(tmp_path, "pretty.json", json.dumps(json.loads(printed), indent=2))
     packed = tmp_path / "healthy.json.gz"
     packed.write_bytes(gzip.compress(printed.encode()))
-    for sides in ((healthy, of_report), (pretty, healthy), (str(packed), of_report)):
+    for sides in ((healthy, of_report), (pretty, str(packed))):
         code, answer, _ = compared(capsys, *sides)
         assert code == EXIT_COMPARED
         assert answer["figures"]["output_tokens_per_second"]["ratio"] == 1.0
