@@ -10,9 +10,10 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, daemon, diagnose_command, diagnose_options
+from exporter import __version__, compare_command, daemon, diagnose_command, diagnose_options
 from exporter.config import (
     DEFAULT_PORT,
     DEFAULT_UNIT,
@@ -22,6 +23,7 @@ from exporter.config import (
     load,
     parse_listen,
 )
+from exporter.diagnosis.compared_run import ReportError
 from exporter.live_diagnosis import NothingSeenError
 from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
@@ -35,6 +37,7 @@ FAILURES = (
     CannotListenError,
     LoadError,
     NothingSeenError,
+    ReportError,
     daemon.CannotRecordError,
     StateFileInUseError,
     FatalSourceError,
@@ -44,7 +47,7 @@ FAILURES = (
 
 EXIT_OK = 0
 EXIT_ERROR = 3
-"""A usage or run error; 1 and 2 are verdicts of `diagnose`."""
+"""A usage or run error; 1 and 2 are verdicts of `diagnose` and `compare`."""
 
 _DESCRIPTION = """\
 Shows what each pipeline stage of an SGLang server is doing: batch sizes, running requests and GPU
@@ -173,6 +176,12 @@ def _add_recordings(commands: _Commands) -> None:
     _add_listen(replay)
 
 
+def _add_command(commands: _Commands, name: str, told: ModuleType) -> _Parser:
+    return commands.add_parser(
+        name, help=told.HELP, description=told.DESCRIPTION, epilog=told.EPILOG
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="sglang-pipeline-exporter",
@@ -186,14 +195,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_demo(commands)
     _add_recordings(commands)
-    diagnose = commands.add_parser(
-        "diagnose",
-        help=diagnose_command.HELP,
-        description=diagnose_command.DESCRIPTION,
-        epilog=diagnose_command.EPILOG,
-    )
+    diagnose = _add_command(commands, "diagnose", diagnose_command)
     diagnose_options.add_arguments(diagnose)
     _add_sources(diagnose)
+    compare_command.add_arguments(_add_command(commands, "compare", compare_command))
     check = commands.add_parser(
         "check-config", help="check a configuration file, name all mistakes"
     )
@@ -249,6 +254,8 @@ def _run(arguments: argparse.Namespace) -> int:
             asyncio.run(daemon.record(_config(arguments), arguments.duration, arguments.output))
         case "diagnose":
             return diagnose_command.run(arguments, lambda: _config(arguments))
+        case "compare":
+            return compare_command.run(arguments)
         case "replay" if arguments.once:
             sys.stdout.write(daemon.replay_once(arguments.recording))
         case "replay":

@@ -11,10 +11,14 @@ from collections.abc import Callable
 from exporter.config import Config
 from exporter.diagnose import Outcome, diagnose_recording
 from exporter.diagnose_options import WATCH_SECONDS, check_together, driven_load, with_url
+from exporter.diagnosis.compared_run import Run
+from exporter.diagnosis.comparison import compare
+from exporter.diagnosis.comparison_report import comparison_object, comparison_text
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_json, as_text
 from exporter.live_diagnosis import attach, drive
-from exporter.load.report import load_figures, load_lines, troubles
+from exporter.load.report import load_lines, troubles
+from exporter.reports import more_figures, read_run, run_from
 
 HELP = "say why a pipeline is as fast as it is"
 DESCRIPTION = """\
@@ -33,6 +37,7 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
 
     Raises:
         RecordingError: The file is no recording this version can read.
+        ReportError: The baseline is neither a recording nor a report.
         ConfigError: Options that do not go together, or wrong sources.
         LoadError: The load cannot be driven, or measured nothing.
         NothingSeenError: The log cannot be read.
@@ -40,8 +45,10 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
         FatalSourceError: A source cannot be read by this process.
     """
     check_together(arguments)
+    # Before a load is driven: a wrong name costs nothing.
+    baseline = read_run(arguments.baseline) if arguments.baseline is not None else None
     outcome = _outcome(arguments, config)
-    _report(outcome, json=arguments.json)
+    _report(outcome, baseline, json=arguments.json)
     return _EXITS.get(outcome.diagnosis.verdict, EXIT_FAULT)
 
 
@@ -59,14 +66,16 @@ def _outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Out
     return asyncio.run(drive(known, load, save=arguments.save))
 
 
-def _report(outcome: Outcome, *, json: bool) -> None:
+def _report(outcome: Outcome, baseline: Run | None, *, json: bool) -> None:
     points = outcome.points
-    failures = troubles(points)
+    comparison = None if baseline is None else compare(baseline, run_from(outcome))
     if json:
-        more = {"load": load_figures(points), "load_errors": failures} if points else {}
-        sys.stdout.write(as_json(outcome.diagnosis, more) + "\n")
+        beside = {} if comparison is None else {"comparison": comparison_object(comparison)}
+        sys.stdout.write(as_json(outcome.diagnosis, more_figures(outcome), beside) + "\n")
         return
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     sys.stdout.write(as_text(outcome.diagnosis, color=color))
     if points:
-        sys.stdout.write("\n" + "\n".join([*load_lines(points), *failures]) + "\n")
+        sys.stdout.write("\n" + "\n".join([*load_lines(points), *troubles(points)]) + "\n")
+    if comparison is not None:
+        sys.stdout.write("\n" + comparison_text(comparison, color=color))

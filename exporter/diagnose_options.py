@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save", type=Path, metavar="FILE", help="keep a recording: NAME.jsonl or NAME.jsonl.gz"
     )
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="compare with this recording or JSON report too",
+    )
     _add_load(parser)
 
 

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from exporter.diagnosis.advice import advice
 from exporter.diagnosis.figures import Figures, StageFigures
 from exporter.diagnosis.findings import Evidence, Verdict
+from exporter.diagnosis.terminal import (
+    BOLD,
+    COLUMNS,
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    apart,
+    paint,
+    wrapped,
+)
 from exporter.diagnosis.verdict import Diagnosis
 from exporter.diagnosis.wording import gain_text, sentence
 
-COLUMNS = 80
-
-_BOLD, _RED, _GREEN, _YELLOW, _DIM, _PLAIN = (
-    "\x1b[1m",
-    "\x1b[31m",
-    "\x1b[32m",
-    "\x1b[33m",
-    "\x1b[2m",
-    "\x1b[0m",
-)
 _BAR = 24
 
 
-def as_json(diagnosis: Diagnosis, more_figures: Mapping[str, object] | None = None) -> str:
-    """The contract's object, on one line; `more_figures` join the diagnosis' own."""
+def as_json(
+    diagnosis: Diagnosis,
+    more_figures: Mapping[str, object] | None = None,
+    beside: Mapping[str, object] | None = None,
+) -> str:
+    """The contract's object, on one line.
+
+    `more_figures` join the diagnosis' own; what is `beside` it are further keys of the object.
+    """
     return json.dumps(
         {
             "verdict": diagnosis.verdict,
@@ -39,6 +46,7 @@ def as_json(diagnosis: Diagnosis, more_figures: Mapping[str, object] | None = No
             "advice": advice(diagnosis),
             "missing": list(diagnosis.missing),
             "figures": {**diagnosis.figures.as_json(), **(more_figures or {})},
+            **(beside or {}),
         }
     )
 
@@ -53,39 +61,24 @@ def as_text(diagnosis: Diagnosis, *, color: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _paint(text: str, style: str, color: bool) -> str:
-    return f"{style}{text}{_PLAIN}" if color else text
-
-
 def _verdict_style(verdict: Verdict) -> str:
     if verdict is Verdict.HEALTHY:
-        return _BOLD + _GREEN
-    return _BOLD + (_YELLOW if verdict is Verdict.CANNOT_TELL else _RED)
-
-
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        COLUMNS,
-        initial_indent=indent,
-        subsequent_indent=" " * len(indent),
-        break_on_hyphens=False,
-    )
+        return BOLD + GREEN
+    return BOLD + (YELLOW if verdict is Verdict.CANNOT_TELL else RED)
 
 
 def _head(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
     figures = diagnosis.figures
     name = diagnosis.verdict.replace("_", " ")
     sure = f"confidence {diagnosis.confidence:.2f}"
-    space = " " * max(COLUMNS - len(name) - len(sure), 1)
-    yield _paint(name, _verdict_style(diagnosis.verdict), color) + space + sure
-    yield from _wrapped(sentence(diagnosis))
-    yield from _wrapped(gain_text(diagnosis), "gain    ")
+    yield paint(name, _verdict_style(diagnosis.verdict), color) + apart(name, sure) + sure
+    yield from wrapped(sentence(diagnosis))
+    yield from wrapped(gain_text(diagnosis), "gain    ")
     if diagnosis.also:
-        yield from _wrapped(", ".join(diagnosis.also).replace("_", " "), "also    ")
-    yield from _wrapped(_what(figures), "server  ")
+        yield from wrapped(", ".join(diagnosis.also).replace("_", " "), "also    ")
+    yield from wrapped(_what(figures), "server  ")
     if figures.window_seconds is not None:
-        yield from _wrapped(
+        yield from wrapped(
             f"{figures.window_seconds:.1f} s: {figures.window_chosen_by}", "window  "
         )
     rate = figures.log.tokens_per_second
@@ -112,12 +105,12 @@ def _evidence(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
     if not diagnosis.evidence:
         return
     yield ""
-    yield _paint("evidence", _BOLD, color)
+    yield paint("evidence", BOLD, color)
     for each in diagnosis.evidence:
         mark = "+" if each.supports else "-"
         yield f"{mark} {each.quantity:<29} {_value(each):>8}   {each.expected}"[:COLUMNS]
-        for line in _wrapped(each.source, "    "):
-            yield _paint(line, _DIM, color)
+        for line in wrapped(each.source, "    "):
+            yield paint(line, DIM, color)
 
 
 def _value(evidence: Evidence) -> str:
@@ -130,7 +123,7 @@ def _stages(figures: Figures, color: bool) -> Iterator[str]:
         return
     yield ""
     heads = "work   wait   idle    watts" if figures.measured else "resident      idle    watts"
-    yield _paint(f"stage  gpu      {heads}", _BOLD, color)
+    yield paint(f"stage  gpu      {heads}", BOLD, color)
     for stage in figures.stages:
         gpus = ",".join(map(str, stage.gpus))
         watts = "?" if stage.watts is None else f"{stage.watts:.0f}"
@@ -162,16 +155,16 @@ def _slots(figures: Figures) -> Iterator[str]:
         return
     yield ""
     if slots.sizes is None:
-        yield from _wrapped(f"not observable: {slots.reason}", "slots   ")
+        yield from wrapped(f"not observable: {slots.reason}", "slots   ")
         return
     sizes = [*slots.sizes, *[0] * (slots.slots - len(slots.sizes))]
-    yield from _wrapped(" ".join(map(str, sizes)), "slots   ")
+    yield from wrapped(" ".join(map(str, sizes)), "slots   ")
 
 
 def _listed(title: str, items: list[str], color: bool) -> Iterator[str]:
     if not items:
         return
     yield ""
-    yield _paint(title, _BOLD, color)
+    yield paint(title, BOLD, color)
     for item in items:
-        yield from _wrapped(item, "- ")
+        yield from wrapped(item, "- ")

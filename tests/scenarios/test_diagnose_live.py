@@ -33,6 +33,7 @@ CONTRACT = [
     "missing",
     "figures",
 ]
+HERD = Path(__file__).parents[1] / "data" / "recordings" / "thundering_herd.jsonl.gz"
 WATCH_SECONDS = 22.0
 SMALL = ("--concurrency=2", "--max-tokens=16", "--prompt-tokens=16", "--warmup=0")
 
@@ -151,11 +152,12 @@ async def test_a_driven_load_is_measured_watched_and_saved(tmp_path: Path) -> No
             "--sweep=1,2",
             "--requests=6",
             "--max-tokens=1000",  # more than comes in one piece
+            f"--baseline={HERD}",
             *SMALL[2:],
         )
     answer = ended.answer
     assert ended.code == {"healthy": 0, "cannot_tell": EXIT_CANNOT_TELL}.get(answer["verdict"], 1)
-    assert list(answer) == CONTRACT
+    assert list(answer) == [*CONTRACT, "comparison"]
     first, second = answer["figures"]["load"]
     assert (first["concurrency"], second["concurrency"]) == (1, 2)
     assert second["completed"] >= 6
@@ -164,6 +166,10 @@ async def test_a_driven_load_is_measured_watched_and_saved(tmp_path: Path) -> No
         assert second[latency]["p99_seconds"] >= second[latency]["p50_seconds"] >= 0
     assert second["errors"] == {}
     assert answer["figures"]["load_errors"] == []
+    compared = answer["comparison"]
+    assert compared["candidate"]["output_counted_by"] == "load"
+    assert compared["figures"]["streams"]["candidate"] == 2
+    assert compared["compared"] is False  # 2 streams against 32
     types = [json.loads(line)["type"] for line in saved.read_text().split("\n")[:-1]]
     assert types.count("load") == 4
     assert types.count("reference") == 1
