@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Callable
 
 from exporter.config import Config
@@ -13,6 +14,9 @@ from exporter.diagnose import Outcome, diagnose_recording
 from exporter.diagnose_options import WATCH_SECONDS, check_together, driven_load, with_url
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_json, as_text
+from exporter.html_report.command import command_line
+from exporter.html_report.output import report_at
+from exporter.html_report.page import page
 from exporter.live_diagnosis import attach, drive
 from exporter.load.report import load_figures, load_lines, troubles
 
@@ -33,15 +37,19 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
 
     Raises:
         RecordingError: The file is no recording this version can read.
-        ConfigError: Options that do not go together, or wrong sources.
+        ConfigError: Options that do not go together, wrong sources, or a page that cannot be written.
         LoadError: The load cannot be driven, or measured nothing.
         NothingSeenError: The log cannot be read.
         CannotRecordError: The recording cannot be written.
         FatalSourceError: A source cannot be read by this process.
     """
     check_together(arguments)
-    outcome = _outcome(arguments, config)
-    _report(outcome, json=arguments.json)
+    with report_at(arguments.html) as write_page:
+        outcome = _outcome(arguments, config)
+        _report(outcome, json=arguments.json)
+        if write_page is not None:
+            command = command_line(arguments.argv)
+            write_page(page(outcome, command, made_at=time.time()))
     return _EXITS.get(outcome.diagnosis.verdict, EXIT_FAULT)
 
 
