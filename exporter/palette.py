@@ -23,32 +23,40 @@ class CellState(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Texture(StrEnum):
-    """Lines over the color of a state."""
+@dataclass(frozen=True, slots=True)
+class Stripes:
+    """Lines over a surface.
 
-    PLAIN = "plain"
-    ROWS = "rows"
-    BANDS = "bands"
-    COLUMNS = "columns"
+    Attributes:
+        period: Distance of two lines, as a share of a row's height.
+        line: Share of the period that a line is thick.
+        upright: Whether they are vertical; else horizontal.
+    """
+
+    period: float
+    line: float
+    upright: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colors on light and on dark ground: the surface, and the lines over it."""
+    """Colors on light and on dark ground: the surface, and the stripes over it if there are any."""
 
     light: str
     dark: str
-    texture: Texture = Texture.PLAIN
+    stripes: Stripes | None = None
     light_lines: str = ""
     dark_lines: str = ""
 
 
 LOOKS: Final[dict[CellState, Look]] = {
-    CellState.WORKING: Look("#00417d", "#b5e0ff"),
-    CellState.WAITING: Look("#c47a00", "#a3670f", Texture.ROWS, "#9c5f00", "#7d4e0a"),
-    CellState.RESIDENT: Look("#9cc3e3", "#3b6f9c", Texture.BANDS, "#5f9ccb", "#5c93c2"),
+    CellState.WORKING: Look("#003468", "#b5e0ff"),
+    CellState.WAITING: Look("#c47a00", "#a3670f", Stripes(0.22, 0.36), "#9c5f00", "#7d4e0a"),
+    CellState.RESIDENT: Look("#9cc3e3", "#3b6f9c", Stripes(0.34, 0.44), "#5f9ccb", "#5c93c2"),
     CellState.IDLE: Look("#f5f7f9", "#1c232b"),
-    CellState.UNKNOWN: Look("#d9dce0", "#343c45", Texture.COLUMNS, "#a5abb3", "#59636e"),
+    CellState.UNKNOWN: Look(
+        "#d9dce0", "#343c45", Stripes(0.43, 0.3, upright=True), "#b4bac1", "#4d5762"
+    ),
 }
 MEANINGS: Final[dict[CellState, str]] = {
     CellState.WORKING: "working",

@@ -1,4 +1,4 @@
-"""A watch → stages × time: how each stage spent each cell, and what was not seen. Pure.
+"""A watch → stages by time: how each stage spent each cell, and what was not seen. Pure.
 
 The overview covers the steady window and what lies around it; the zoom a few seconds of the window
 at the finest resolution of the records. What no sample covers stays unknown, never idle.
@@ -254,7 +254,10 @@ def _unseen(picture: Picture, watch: Watch, key: PipelineKey) -> Iterable[str]:
             "lines, as high as their batch is large; a stage prints one in many batches only."
         )
     elif dark:
-        yield f"Nothing was seen of {_named(dark)}: another node's, or no GPU is mapped to it."
+        yield (
+            f"Nothing was seen of {_named(dark)}: on another node, not mapped to a GPU, or its GPU "
+            "sent no sample."
+        )
     gaps = [
         f"stage {row.pp_rank} {100 * row.mean().unknown:.0f} %"
         for row in rows

@@ -20,8 +20,10 @@ def report_at(path: Path | None) -> Iterator[Callable[[str], None] | None]:
     The text grows as `PATH.partial` and takes its name when it is on the disk. Something that is
     no regular file (a pipe, /dev/stdout) is written directly.
 
+    A disk that fills up meanwhile is logged: the diagnosis does not end with its report.
+
     Raises:
-        ConfigError: The file cannot be created or written.
+        ConfigError: The file cannot be created.
     """
     if path is None:
         yield None
@@ -41,9 +43,10 @@ def report_at(path: Path | None) -> Iterator[Callable[[str], None] | None]:
             if not in_place:
                 os.fsync(file.fileno())
                 growing.replace(path)
-        except OSError as error:
-            raise _cannot_write(path, error) from error
-        log.info("the report is in %s", path)
+        except OSError as error:  # what was measured is printed all the same
+            log.error("%s", _cannot_write(path, error))  # noqa: TRY400  # the remedy counts, not the stack
+        else:
+            log.info("the report is in %s", path)
 
     with file:
         try:

@@ -20,6 +20,8 @@ from exporter.diagnosis.findings import Evidence, Verdict
 from exporter.diagnosis.picture import pictures
 from exporter.diagnosis.wording import gain_text, sentence
 from exporter.html_report import sections
+from exporter.html_report.drawn_pictures import drawings
+from exporter.html_report.texts import instant
 from exporter.load.report import troubles
 from exporter.palette import LOOKS, MEANINGS
 
@@ -48,13 +50,13 @@ def page(outcome: Outcome, command: str, *, made_at: float | None = None) -> str
         diagnosis=diagnosis,
         figures=figures,
         tone=_TONES.get(diagnosis.verdict, "fault"),
-        sentence=sentence(diagnosis),
-        gain=gain_text(diagnosis),
+        sentence=_together(sentence(diagnosis)),
+        gain=_together(gain_text(diagnosis)),
         advice=advice(diagnosis),
         supporting=[_evidence(each) for each in diagnosis.evidence if each.supports],
         opposing=[_evidence(each) for each in diagnosis.evidence if not each.supports],
         shown=shown,
-        drawings=list(sections.drawings(shown, figures)),
+        drawings=list(drawings(shown, figures)),
         looks=LOOKS,
         meanings=MEANINGS,
         key_figures=list(sections.key_figures(figures)),
@@ -65,20 +67,26 @@ def page(outcome: Outcome, command: str, *, made_at: float | None = None) -> str
         facts=sections.server_facts(figures),
         command=command,
         version=__version__,
-        made_at=None if made_at is None else sections.instant(made_at),
+        made_at=None if made_at is None else instant(made_at),
         style=style,
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; "
         "form-action 'none'",
     )
 
 
+def _together(text: str) -> str:
+    """A number and its percent sign stay on one line."""
+    return text.replace(" %", "\u00a0%")
+
+
+_CAPITALS = {"gpu": "GPU", "kv": "KV", "sm": "SM", "dram": "DRAM"}
 _TONES = {Verdict.HEALTHY: "healthy", Verdict.CANNOT_TELL: "open"}
 
 
 def _evidence(evidence: Evidence) -> tuple[str, str, str, str]:
     value = evidence.value
     shown = "?" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-    return evidence.quantity.replace("_", " "), shown, evidence.expected, evidence.source
+    return _words(evidence.quantity), shown, evidence.expected, evidence.source
 
 
 def _environment() -> Environment:
@@ -90,13 +98,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters["percent"] = sections.percent
-    environment.filters["number"] = sections.number
-    environment.filters["words"] = lambda name: str(name).replace("_", " ")
-    environment.filters["cut"] = lambda text: (
-        text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " …"
-    )
+    environment.filters["words"] = _words
+    environment.filters["cut"] = _cut
     return environment
+
+
+def _words(name: str) -> str:
+    """A name of ours (`gpu_fault`) as words."""
+    return " ".join(_CAPITALS.get(word, word) for word in name.split("_"))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " …"
 
 
 def _shown(value: object) -> object:

@@ -1,155 +1,19 @@
-"""An outcome → what the report's sections say: rows of tables, texts, bars. Pure."""
+"""An outcome → what the report's tables say, as text. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from statistics import fmean
 
 from exporter.diagnose import Outcome
 from exporter.diagnosis.figures import Figures, StageFigures
-from exporter.diagnosis.picture import Picture, Pictures, Row
 from exporter.diagnosis.steady_window import loads_of
-from exporter.html_report.drawing import Bar, Tick, bar_of, line_marks, state_paths, ticks
+from exporter.html_report.drawing import Bar
+from exporter.html_report.texts import UNKNOWN, number, percent
 from exporter.load.measurements import Percentiles
 from exporter.load.result import LoadResult
-from exporter.palette import CellState
 from exporter.records import Mode
-
-UNKNOWN = "?"
-
-
-def percent(ratio: float | None) -> str:
-    """A share in whole percent; `?` if not known."""
-    return UNKNOWN if ratio is None else f"{100 * ratio:.0f} %"
-
-
-def number(value: float | None, digits: int = 0) -> str:
-    """A number with thin thousands; `?` if not known."""
-    return UNKNOWN if value is None else f"{value:,.{digits}f}".replace(",", "\u2009")
-
-
-def instant(at: float | None) -> str:
-    """An instant in UTC; `?` if not known or beyond the calendar."""
-    try:
-        return UNKNOWN if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (OverflowError, ValueError, OSError):
-        return UNKNOWN
-
-
-# --- pictures ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnRow:
-    """A stage in the picture: its paths by state, marks of its lines, and its share of work."""
-
-    pp_rank: int
-    gpus: str
-    paths: Sequence[tuple[CellState, str]]
-    marks: str
-    share: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """A picture, ready to be put into a page."""
-
-    title: str
-    alt: str
-    columns: int
-    rows: Sequence[DrawnRow]
-    strips: Sequence[tuple[str, Sequence[Bar]]]
-    ticks: Sequence[Tick]
-
-
-def drawings(shown: Pictures, figures: Figures) -> Iterator[Drawing]:
-    """The overview and, where there is one, the zoom."""
-    overview, zoom = shown.overview, shown.zoom
-    if overview is None or not overview.rows:
-        return
-    origin, start, end = (
-        overview.started_at,
-        figures.window_started_at,
-        figures.window_ended_at,
-    )
-    strips: list[tuple[str, list[Bar]]] = []
-    if overview.loads:
-        bars = [
-            bar_of(
-                overview,
-                (load.start, load.end),
-                "" if load.concurrency is None else f"C={load.concurrency}",
-            )
-            for load in overview.loads
-        ]
-        strips.append(("load", bars))
-    if start is not None and end is not None:
-        strips.append(("window", [bar_of(overview, (start, end))]))
-    if zoom is not None:
-        strips.append(("zoom", [bar_of(overview, (zoom.started_at, zoom.ended_at))]))
-    seconds = overview.ended_at - overview.started_at
-    yield _drawing(f"{seconds:.0f} s, from {instant(origin)}", overview, strips, origin)
-    if zoom is not None:
-        title = f"Zoom: {zoom.ended_at - zoom.started_at:.0f} s of the steady window"
-        yield _drawing(title, zoom, [], origin)
-
-
-def _drawing(
-    title: str, picture: Picture, strips: list[tuple[str, list[Bar]]], origin: float
-) -> Drawing:
-    rows = [
-        DrawnRow(
-            row.pp_rank,
-            ", ".join(map(str, row.gpus)),
-            state_paths(row),
-            line_marks(row, picture),
-            _work(row),
-        )
-        for row in picture.rows
-    ]
-    told = "; ".join(_told(row) for row in picture.rows)
-    cell = f"{1000 * picture.cell_seconds:.0f} ms" if picture.cell_seconds < 1 else None
-    cell = cell or f"{picture.cell_seconds:.0f} s"
-    return Drawing(
-        f"{title}; a cell is {cell}",
-        f"Stages over time. {told}.",
-        picture.columns,
-        rows,
-        strips,
-        ticks(picture, origin),
-    )
-
-
-def _work(row: Row) -> str:
-    """Working share of what was seen, or its bound."""
-    mean = row.mean()
-    seen = 1.0 - mean.unknown
-    if seen <= 0.005:
-        return UNKNOWN
-    if mean.resident >= 0.005:
-        return f"\u2264 {percent((mean.working + mean.resident) / seen)}"
-    return percent(mean.working / seen)
-
-
-def _told(row: Row) -> str:
-    mean = row.mean()
-    parts = [
-        f"{name} {percent(share)}"
-        for name, share in (
-            ("works", mean.working),
-            ("waits", mean.waiting),
-            ("resident", mean.resident),
-            ("idle", mean.idle),
-            ("unknown", mean.unknown),
-        )
-        if share >= 0.005
-    ]
-    return f"Stage {row.pp_rank}: {', '.join(parts)}"
-
-
-# --- tables ------------------------------------------------------------------------------------
 
 
 def key_figures(figures: Figures) -> Iterator[tuple[str, str]]:
@@ -157,7 +21,8 @@ def key_figures(figures: Figures) -> Iterator[tuple[str, str]]:
     log, slots = figures.log, figures.slots
     if figures.measured:
         yield "stages work", percent(figures.occupancy_ratio)
-        yield "they wait", percent(figures.waiting_ratio)
+        if figures.waiting_ratio is not None:
+            yield "they wait", percent(figures.waiting_ratio)
     elif figures.occupancy_at_most_ratio is not None:
         yield "stages work at most", percent(figures.occupancy_at_most_ratio)
     if figures.idle_ratio is not None:
@@ -169,7 +34,7 @@ def key_figures(figures: Figures) -> Iterator[tuple[str, str]]:
     if log.tokens_per_second is not None:
         yield "tokens/s printed", number(log.tokens_per_second)
     if figures.scaling_ratio is not None:
-        yield f"of {figures.pp_size} single streams", f"{figures.scaling_ratio:.2f}"
+        yield f"output over {figures.pp_size} single streams", f"{figures.scaling_ratio:.2f}"
     if log.queued_requests is not None:
         yield "requests queued", number(log.queued_requests, 1)
 

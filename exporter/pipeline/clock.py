@@ -22,8 +22,8 @@ from exporter.pipeline.bubbles import (
 )
 from exporter.pipeline.figures import StageState
 from exporter.pipeline.grid import CELLS_PER_SECOND, ActivityGrid, GpuSecond
-from exporter.pipeline.stage_cells import StageCells
 from exporter.pipeline.in_flight import InFlight
+from exporter.pipeline.stage_cells import StageCells
 from exporter.records import ActivityWindow, Batch, Method
 
 OVERDUE_SECONDS = 3.0

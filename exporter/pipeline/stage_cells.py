@@ -19,8 +19,8 @@ _UNIT = 250.0
 class Shares(NamedTuple):
     """How a stretch of a stage's time is divided; what they leave of 1 was not seen.
 
-    `resident` is time with a kernel of which nothing tells work from waiting: an upper bound on
-    work. Where it is not known at all that a kernel was there, time is neither this nor idle.
+    `resident` is time with a kernel (or in a forward pass, by SGLang's own word) of which nothing
+    tells work from waiting: an upper bound on work.
     """
 
     working: float = 0.0

@@ -1,0 +1,25 @@
+"""Numbers and instants → text for the report; what is not known is a question mark. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+UNKNOWN = "?"
+
+
+def percent(ratio: float | None) -> str:
+    """A share in whole percent; `?` if not known."""
+    return UNKNOWN if ratio is None else f"{100 * ratio:.0f}\u00a0%"
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """A number with thin thousands; `?` if not known."""
+    return UNKNOWN if value is None else f"{value:,.{digits}f}".replace(",", "\u2009")
+
+
+def instant(at: float | None) -> str:
+    """An instant in UTC; `?` if not known or beyond the calendar."""
+    try:
+        return UNKNOWN if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return UNKNOWN
