@@ -52,10 +52,10 @@ class Row:
         """Whether nothing was seen of it."""
         return not any(map(any, self.cells))
 
-    def mean(self) -> Shares:
-        """How all of its time is divided."""
-        count = max(len(self.cells), 1)
-        return Shares(*(sum(parts) / count for parts in zip(*self.cells, strict=True)))
+    def mean(self, first: int = 0, stop: int | None = None) -> Shares:
+        """How its time from cell `first` before `stop` is divided; all unknown without cells."""
+        cells = self.cells[first:stop]
+        return Shares(*(sum(parts) / len(cells) for parts in zip(*cells, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from exporter.diagnose import Outcome
 from exporter.diagnosis.figures import Figures, StageFigures
 from exporter.diagnosis.steady_window import loads_of
 from exporter.html_report.drawing import Bar
-from exporter.html_report.texts import UNKNOWN, number, percent
+from exporter.html_report.texts import UNKNOWN, number, percent, work_text
 from exporter.load.measurements import Percentiles
 from exporter.load.result import LoadResult
 from exporter.records import Mode
@@ -76,14 +76,10 @@ def stage_lines(outcome: Outcome) -> list[StageLine]:
 
 
 def _stage_line(stage: StageFigures, batch: float | None, lines: int) -> StageLine:
-    bound = stage.working_at_most_ratio
-    working = percent(stage.working_ratio)
-    if stage.working_ratio is None and bound is not None:
-        working = f"\u2264 {percent(bound)}"
     return StageLine(
         stage.pp_rank,
         ", ".join(map(str, stage.gpus)) or UNKNOWN,
-        working,
+        work_text(stage),
         percent(stage.waiting_ratio),
         percent(stage.idle_ratio),
         number(stage.watts),

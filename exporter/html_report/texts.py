@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from exporter.diagnosis.figures import StageFigures
+
 UNKNOWN = "?"
 
 
@@ -23,3 +25,10 @@ def instant(at: float | None) -> str:
         return UNKNOWN if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError, OSError):
         return UNKNOWN
+
+
+def work_text(stage: StageFigures) -> str:
+    """The working share of a stage, or its upper bound; `?` if neither is known."""
+    if stage.working_ratio is None and stage.working_at_most_ratio is not None:
+        return f"\u2264 {percent(stage.working_at_most_ratio)}"
+    return percent(stage.working_ratio)

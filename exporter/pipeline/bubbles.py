@@ -84,14 +84,15 @@ def combine_ranks(ranks: Sequence[GpuSecond], first: int, stop: int) -> StageSec
         parts = [_rank_part(rank, observed, cells[index], method) for rank in ranks]
         worked = [sum(part) for part, _ in parts]
         leader = worked.index(max(worked))
-        resident = max((present for _, present in parts), key=sum)
-        for cell, works, stays in zip(cells[index], parts[leader][0], resident, strict=True):
-            working[cell], waiting[cell] = works, max(stays - works, 0.0)
+        resident = [sum(own) + sum(waits) for own, waits in parts]
+        longest = parts[resident.index(max(resident))]
+        for cell, works, own, waits in zip(cells[index], parts[leader][0], *longest, strict=True):
+            working[cell], waiting[cell] = works, max(own + waits - works, 0.0)
             methods[cell] = index
         times[method] = MethodTime(
             sum(observed[cell] for cell in cells[index]),
             worked[leader],
-            max(sum(resident) - worked[leader], 0.0) if method in TELLS_WAITING else None,
+            max(max(resident) - worked[leader], 0.0) if method in TELLS_WAITING else None,
         )
         rank_seconds = [total + own for total, own in zip(rank_seconds, worked, strict=True)]
     seen = sum(observed)
@@ -120,7 +121,7 @@ def _common_time(ranks: Sequence[GpuSecond], first: int, stop: int) -> list[floa
 def _rank_part(
     rank: GpuSecond, observed: Sequence[float], cells: Sequence[int], method: Method
 ) -> tuple[list[float], list[float]]:
-    """Seconds a rank worked in each of the cells, and seconds it was resident in each.
+    """Seconds a rank worked in each of the cells, and seconds it waited in each.
 
     Once a stage is known by residency only, all its ranks are: working = resident.
     """
@@ -128,8 +129,10 @@ def _rank_part(
     scale = [observed[cell] / covered[cell] for cell in cells]
     worked = [working[cell] * factor for cell, factor in zip(cells, scale, strict=True)]
     waited = [waiting[cell] * factor for cell, factor in zip(cells, scale, strict=True)]
-    resident = [work + wait for work, wait in zip(worked, waited, strict=True)]
-    return (resident if method is Method.RESIDENCY else worked), resident
+    if method is Method.RESIDENCY:
+        resident = [work + wait for work, wait in zip(worked, waited, strict=True)]
+        return resident, [0.0] * len(cells)
+    return worked, waited
 
 
 # --- the stages together -----------------------------------------------------------------------

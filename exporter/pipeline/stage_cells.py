@@ -12,8 +12,9 @@ from typing import NamedTuple
 from exporter.pipeline.bubbles import TELLS_WAITING, StageSecond
 from exporter.pipeline.grid import CELL_SECONDS, METHODS
 
-_UNIT = 250.0
-"""A whole cell; its parts are kept to 0.4 % of it."""
+_UNITS = 250
+"""Of a whole cell; its parts are kept to 0.4 % of it."""
+_UNITS_PER_SECOND = _UNITS / CELL_SECONDS
 
 
 class Shares(NamedTuple):
@@ -68,9 +69,9 @@ class StageCells:
             else:
                 resident += works
                 idle += seen - works
-        whole = _UNIT * max(stop - first, 1)
+        whole = _UNITS * max(stop - first, 1)
         return Shares(working / whole, waiting / whole, resident / whole, idle / whole)
 
 
 def _rounded(seconds: Sequence[float]) -> bytes:
-    return bytes(min(max(round(each / CELL_SECONDS * _UNIT), 0), 250) for each in seconds)
+    return bytes([min(int(each * _UNITS_PER_SECOND + 0.5), _UNITS) for each in seconds])
