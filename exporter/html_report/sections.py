@@ -10,7 +10,7 @@ from exporter.diagnose import Outcome
 from exporter.diagnosis.figures import Figures, StageFigures
 from exporter.diagnosis.steady_window import loads_of
 from exporter.html_report.drawing import Bar
-from exporter.html_report.texts import UNKNOWN, number, percent, work_text
+from exporter.html_report.texts import UNKNOWN, latency, number, percent, work_text
 from exporter.load.measurements import Percentiles
 from exporter.load.result import LoadResult
 from exporter.records import Mode
@@ -155,9 +155,7 @@ def _measured(point: LoadResult) -> LoadLine:
 
 
 def _percentiles(seconds: Percentiles) -> tuple[str, str, str]:
-    p50, p90, p99 = (
-        f"{each:.3f} s" for each in (seconds.p50_seconds, seconds.p90_seconds, seconds.p99_seconds)
-    )
+    p50, p90, p99 = map(latency, (seconds.p50_seconds, seconds.p90_seconds, seconds.p99_seconds))
     return p50, p90, p99
 
 

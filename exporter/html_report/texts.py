@@ -19,6 +19,11 @@ def number(value: float | None, digits: int = 0) -> str:
     return UNKNOWN if value is None else f"{value:,.{digits}f}".replace(",", "\u2009")
 
 
+def latency(seconds: float) -> str:
+    """A time people wait for, in milliseconds below a second."""
+    return f"{seconds:.2f} s" if seconds >= 1.0 else f"{1000 * seconds:.1f} ms"
+
+
 def instant(at: float | None) -> str:
     """An instant in UTC; `?` if not known or beyond the calendar."""
     try:
