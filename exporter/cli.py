@@ -284,6 +284,7 @@ def main(argv: list[str] | None = None) -> int:
         stream=sys.stderr,
     )
     arguments = _parser().parse_args(argv)
+    arguments.argv = sys.argv[1:] if argv is None else argv
     try:
         return _run(arguments)
     except FAILURES as error:

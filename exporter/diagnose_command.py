@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Callable
 
 from exporter.config import Config
@@ -16,6 +17,9 @@ from exporter.diagnosis.comparison import compare
 from exporter.diagnosis.comparison_report import comparison_object, comparison_text
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_json, as_text
+from exporter.html_report.command import command_line
+from exporter.html_report.output import report_at
+from exporter.html_report.page import page
 from exporter.live_diagnosis import attach, drive
 from exporter.load.report import load_lines, troubles
 from exporter.reports import more_figures, read_run, run_from
@@ -38,7 +42,7 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
     Raises:
         RecordingError: The file is no recording this version can read.
         ReportError: The baseline is neither a recording nor a report.
-        ConfigError: Options that do not go together, or wrong sources.
+        ConfigError: Options that do not go together, wrong sources, or a page that cannot be written.
         LoadError: The load cannot be driven, or measured nothing.
         NothingSeenError: The log cannot be read.
         CannotRecordError: The recording cannot be written.
@@ -47,8 +51,12 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
     check_together(arguments)
     # Before a load is driven: a wrong name costs nothing.
     baseline = read_run(arguments.baseline) if arguments.baseline is not None else None
-    outcome = _outcome(arguments, config)
-    _report(outcome, baseline, json=arguments.json)
+    with report_at(arguments.html) as write_page:
+        outcome = _outcome(arguments, config)
+        _report(outcome, baseline, json=arguments.json)
+        if write_page is not None:
+            command = command_line(arguments.argv)
+            write_page(page(outcome, command, made_at=time.time()))
     return _EXITS.get(outcome.diagnosis.verdict, EXIT_FAULT)
 
 

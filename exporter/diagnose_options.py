@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print one JSON object instead of the report"
     )
     parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write the report with its pictures as a page too"
+    )
+    parser.add_argument(
         "--duration",
         type=_seconds,
         metavar="SECONDS",

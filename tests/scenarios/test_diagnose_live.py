@@ -149,6 +149,7 @@ async def test_a_driven_load_is_measured_watched_and_saved(tmp_path: Path) -> No
             f"--url={server.url}",
             f"--file={world.log_file}",
             f"--save={saved}",
+            f"--html={tmp_path}/driven.html",
             "--sweep=1,2",
             "--requests=6",
             "--max-tokens=1000",  # more than comes in one piece
@@ -174,6 +175,9 @@ async def test_a_driven_load_is_measured_watched_and_saved(tmp_path: Path) -> No
     assert types.count("load") == 4
     assert types.count("reference") == 1
     assert "log" in types
+    page = (tmp_path / "driven.html").read_text()
+    assert page.count("time to first token") == 2
+    assert f"diagnose --no-nvml --json --url={server.url}" in page
 
 
 async def test_a_server_that_goes_away_leaves_what_was_measured(tmp_path: Path) -> None:
