@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 ANSWER = b"@"
-READY_SECONDS = 120.0
+READY_SECONDS = 90.0
 _LONGEST_LINE = 1 << 20
 _TAIL = 1500
 _ENVIRONMENT = {
@@ -97,10 +98,8 @@ class Crew:
         """Kills them; what they hold of the GPU is freed by the driver."""
         for process in self._processes:
             if process.returncode is None:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
         await asyncio.gather(*(process.wait() for process in self._processes))
         for listener in self._listeners:
             listener.cancel()
@@ -123,7 +122,9 @@ class Crew:
             try:
                 answer: Mapping[str, Any] = await asyncio.wait_for(queue.get(), max(left, 0.1))
             except TimeoutError:
-                raise CrewError(f"stage {stage} did not answer in {timeout_seconds:.0f} s") from None
+                raise CrewError(
+                    f"stage {stage} did not answer in {timeout_seconds:.0f} s"
+                ) from None
             if "error" in answer:
                 raise CrewError(f"stage {stage}: {answer['error']}")
             answers.append(dict(answer))

@@ -138,6 +138,7 @@ class GpuDevice:
         self._forward.wait_stream(self._main)
         with torch.cuda.stream(self._forward):
             self._work(self._prefill if order.prefill else self._decode, order.seconds)
+        if self._links.rank == self._links.stages - 1:
             self._unsent.append(self._launched)
 
     def receive_hidden(self, order: Order) -> None:

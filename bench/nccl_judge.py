@@ -94,8 +94,10 @@ def judge(output: Path, *, until: float) -> None:
     results: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="nccl-judge-") as name:
         folder = Path(name)
-        with tarfile.open(output / "recordings.tar") as archive:
-            archive.extractall(folder, filter="data")
+        recordings = output / "recordings.tar"
+        if recordings.exists():
+            with tarfile.open(recordings) as archive:
+                archive.extractall(folder, filter="data")
         known = _tell_probe(plays, folder, tell, results)
         played = [play for play in plays if play.scenario != PROBE and "main" in play.phases]
         _tell_truth(played, truths, tell, results)
@@ -123,7 +125,9 @@ def _tell_probe(
     found = seen(path, probe)
     if not any(each.resident is not None for each in found):
         return []
-    tell("What a waiting NCCL receive looks like (stage 0 sends late; of `send`, odd stages are late)")
+    tell(
+        "What a waiting NCCL receive looks like (stage 0 sends late; of `send`, odd stages are late)"
+    )
     tell()
     for line in table(found):
         tell(line)
@@ -147,7 +151,9 @@ def _tell_truth(
 ) -> None:
     tell("Truth, and the polled gauge (mean error against resident and working; mean of |error|)")
     tell()
-    tell("| scenario | stage | working | waiting | idle | tokens/s | polled | − resident | − working | mean abs | titles found |")
+    tell(
+        "| scenario | stage | working | waiting | idle | tokens/s | polled | less resident | less working | mean abs | titles found |"
+    )
     tell("|" + "---|" * 11)
     rows = []
     for play in played:
@@ -163,8 +169,8 @@ def _tell_truth(
             cells = [
                 *(f"{value:.3f}" for value in (shares.working, shares.waiting, shares.idle)),
                 f"{play.tokens / (ended - began):.0f}",
-                *("–" if value is None else f"{value:+.3f}" for value in polled),
-                "–" if play.mapped is None else "yes" if play.mapped else "NO",
+                *("-" if value is None else f"{value:+.3f}" for value in polled),
+                "-" if play.mapped is None else "yes" if play.mapped else "NO",
             ]
             tell(f"| {play.scenario} | {stage} | " + " | ".join(cells) + " |")
             rows.append([play.scenario, stage, asdict(shares), polled])
@@ -220,7 +226,7 @@ def _all_said(
             print("the time is over: run --judge for the rest")
             break
         span = main_span(play)
-        sampled = bool(play.polled)
+        sampled = bool(play.clocks)
         for way, (_, given) in WAYS.items():
             if (given and not known) or (not sampled and way != "all"):
                 continue
@@ -279,7 +285,9 @@ def _verdicted(
 def _tell_rows(rows: Sequence[Row], tell: Callable[..., None]) -> None:
     tell("Shares said and true, by what is looked at; `levels`: those of the first table are given")
     tell()
-    tell("| scenario | stage | by | working | true | waiting | true | worst error | methods | within |")
+    tell(
+        "| scenario | stage | by | working | true | waiting | true | worst error | methods | within |"
+    )
     tell("|" + "---|" * 10)
     for row in rows:
         methods = ", ".join(f"{name} {share:.0%}" for name, share in row.methods.items())
@@ -302,12 +310,12 @@ def _tell_verdicts(verdicts: Sequence[Verdicted], tell: Callable[..., None]) -> 
     tell("|" + "---|" * 10)
     for each in verdicts:
         bound = "" if each.measured else "≤ "
-        occupancy = "–" if each.occupancy is None else f"{bound}{each.occupancy:.3f}"
-        slots = ("–" if x is None else f"{x:.2f}" for x in (each.effective, each.true_effective))
+        occupancy = "-" if each.occupancy is None else f"{bound}{each.occupancy:.3f}"
+        slots = ("-" if x is None else f"{x:.2f}" for x in (each.effective, each.true_effective))
         cells = (
             each.verdict,
             f"{each.confidence:.2f}",
-            ", ".join(each.also) or "–",
+            ", ".join(each.also) or "-",
             each.right,
             occupancy,
             f"{each.true_occupancy:.3f}",

@@ -1,4 +1,4 @@
-"""Stages × time: what truly happened above what the exporter said, as one SVG. Pure."""
+"""Stages by time: what truly happened above what the exporter said, as one SVG. Pure."""
 
 from __future__ import annotations
 
@@ -85,10 +85,9 @@ def _bar(left: float, top: int, share: float, state: str) -> str:
 
 def _area(shares: Sequence[float], top: int, step: float, state: str) -> str:
     """Steps from the bottom of the row."""
-    path = [f"M{_LEFT} {top + _ROW}"]
-    for share in shares:
-        path.append(f"V{top + _ROW * (1.0 - share):.1f}h{step:g}")
-    return f'<path d="{"".join(path)}V{top + _ROW}Z" fill="{COLORS[state]}"/>'
+    steps = "".join(f"V{top + _ROW * (1.0 - share):.1f}h{step:g}" for share in shares)
+    bottom = top + _ROW
+    return f'<path d="M{_LEFT} {bottom}{steps}V{bottom}Z" fill="{COLORS[state]}"/>'
 
 
 def _legend() -> Iterable[str]:

@@ -16,6 +16,7 @@ import asyncio
 import gzip
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -53,7 +54,7 @@ class Times:
         return self.idle + self.single + self.main + LAG_SECONDS + 2.0
 
 
-FULL, DRY = Times(3.0, 5.0, 20.0, 8.0), Times(0.3, 0.6, 2.0, 0.5)
+FULL, DRY = Times(3.0, 5.0, 20.0, 8.0), Times(0.2, 0.4, 1.2, 0.3)
 PROBES = ("idle", "receive", "small_receive", "send", "work")
 
 
@@ -72,6 +73,8 @@ class Run:
         self._stages, self._device, self._times, self._until = stages, device, times, until
         self._witness = Witness(stages)
         self._crew: Crew | None = None
+        self.failed: list[str] = []
+        """Scenarios that a hang or a crash cost."""
 
     async def play_all(self, scenarios: Sequence[Scenario]) -> None:
         """Plays the probe, then the scenarios, as far as the time reaches."""
@@ -110,9 +113,10 @@ class Run:
                 await self._probe(crew, play)
             else:
                 await self._phases(crew, scenario, play)
-            await asyncio.sleep(LAG_SECONDS)
+            await asyncio.sleep(LAG_SECONDS if self._witness.gpus else 0.0)
         except Exception as error:  # noqa: BLE001  # one scenario costs itself only
             play.error = f"{type(error).__name__}: {error}"
+            self.failed.append(name)
             log(f"{name}: {play.error}")
             if self._crew is not None:
                 log(self._crew.last_words())
@@ -146,9 +150,7 @@ class Run:
         tokens, seconds = await self._part(crew, scenario, play, "single", self._times.single, 1)
         self._witness.reference(tokens / seconds)
         await asyncio.sleep(0.5)
-        play.tokens, _ = await self._part(
-            crew, scenario, play, "main", self._times.main, requests
-        )
+        play.tokens, _ = await self._part(crew, scenario, play, "main", self._times.main, requests)
 
     async def _part(
         self,
@@ -185,11 +187,12 @@ class Run:
             if self._crew is not None:
                 try:
                     for answer in await self._crew.tell(40.0, do="truth", scenario=name):
-                        truths.write(Path(answer["file"]).read_text(encoding="ascii") + "\n")
+                        truths.write(_text(answer["file"]) + "\n")
                         doubt = 1e3 * answer["doubt_seconds"]
                         log(f"{name}: {answer['passes']} passes, clocks apart by {doubt:.2f} ms")
                 except CrewError as error:
                     play.error = f"no truth: {error}"
+                    self.failed.append(name)
                     log(f"{name}: {error}\n{self._crew.last_words()}")
                     await self._dismiss()
             truths.write(play.to_json() + "\n")
@@ -199,12 +202,18 @@ class Run:
                 archive.add(recording, recording.name)
 
 
+def _text(path: str) -> str:
+    return Path(path).read_text(encoding="ascii")
+
+
 def machine(output: Path) -> None:
     """Notes how the GPUs are linked; prints it too."""
     asked = (["nvidia-smi", "topo", "-m"], ["nvidia-smi", "-L"])
     if shutil.which("nvidia-smi") is None:
         return
-    said = [subprocess.run(each, capture_output=True, text=True, check=False).stdout for each in asked]
+    said = [
+        subprocess.run(each, capture_output=True, text=True, check=False).stdout for each in asked
+    ]
     (output / "machine.txt").write_text("\n".join(said))
     print("\n".join(said), flush=True)
 
@@ -233,8 +242,8 @@ def parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    """One command, one result."""
+def main() -> int:
+    """One command, one result; 1 if a scenario was lost."""
     began = time.monotonic()
     arguments = parsed()
     output: Path = arguments.output.resolve()
@@ -242,7 +251,7 @@ def main() -> None:
     until = began + arguments.seconds_total
     if arguments.judge:
         judge(output, until=float("inf"))
-        return
+        return 0
     for name in (RECORDINGS, TRUTH):
         (output / name).unlink(missing_ok=True)
     machine(output)
@@ -251,7 +260,8 @@ def main() -> None:
     chosen = [
         each
         for each in SCENARIOS
-        if stages >= each.least_stages and (not arguments.scenarios or each.name in arguments.scenarios)
+        if stages >= each.least_stages
+        and (not arguments.scenarios or each.name in arguments.scenarios)
     ]
     times = DRY if arguments.dry_run else FULL
     if arguments.seconds:
@@ -263,8 +273,9 @@ def main() -> None:
         asyncio.run(run.play_all(chosen))
     log("judging")
     judge(output, until=until)
-    log(f"done in {time.monotonic() - began:.0f} s")
+    log(f"done in {time.monotonic() - began:.0f} s; lost: {', '.join(run.failed) or 'nothing'}")
+    return 1 if run.failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.nccl_truth import Shares, Span
+from bench.nccl_witness import SERVER
 from exporter.diagnose import diagnose_watch
 from exporter.diagnosis.verdict import Diagnosis
 from exporter.diagnosis.watch import Watch
@@ -19,9 +21,6 @@ from exporter.recordings.writer import RecordingWriter
 from exporter.records import GpuLevels, LogLine, Record
 from exporter.sources.recording import RecordingSource
 from exporter.stage_map import StageMapper
-
-from bench.nccl_truth import Shares, Span
-from bench.nccl_witness import SERVER
 
 WAYS: dict[str, tuple[frozenset[str], bool]] = {
     "all": (frozenset(), False),

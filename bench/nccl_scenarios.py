@@ -80,7 +80,7 @@ class Scenario:
 
     def seconds_of(self, batch: int, stages: int, stage: int, *, prefill: bool = False) -> float:
         """How long a stage works on a batch: a fixed part and one by request."""
-        largest = max(max(self.sizes(stages)), 1)
+        largest = max(*self.sizes(stages), 1)
         share = _PREFILL_PASSES if prefill else _FIXED + (1.0 - _FIXED) * batch / largest
         slow = _SLOW if self.slow_last and stage == stages - 1 else 1.0
         return self.pass_seconds * share * slow

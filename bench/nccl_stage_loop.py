@@ -23,11 +23,21 @@ OVER = Order(0, 0, False, True, 0.0)
 class Device(Protocol):
     """What a stage computes and talks with; a receive waits, a send does not."""
 
-    def receive_order(self) -> Order: ...
-    def send_order(self, order: Order) -> None: ...
-    def receive_hidden(self, order: Order) -> None: ...
-    def send_hidden(self, order: Order) -> None: ...
-    def launch(self, order: Order) -> None: ...
+    def receive_order(self) -> Order:
+        """From the stage before, on the host."""
+
+    def send_order(self, order: Order) -> None:
+        """To the next stage."""
+
+    def receive_hidden(self, order: Order) -> None:
+        """Waits for the metadata on the host, then queues the receive."""
+
+    def send_hidden(self, order: Order) -> None:
+        """Of the batch launched last."""
+
+    def launch(self, order: Order) -> None:
+        """Queues the forward of a batch."""
+
     def send_result(self) -> None:
         """Of the oldest forward whose result was not sent yet; from the last stage to stage 0."""
 

@@ -180,6 +180,8 @@ def _stage(values: Mapping[str, Any]) -> StageTruth:
 
 def _play(values: dict[str, Any]) -> Play:
     for key in ("polled", "clocks"):
-        values[key] = {int(gpu): [tuple(each) for each in found] for gpu, found in values[key].items()}
+        values[key] = {
+            int(gpu): [tuple(each) for each in found] for gpu, found in values[key].items()
+        }
     values["phases"] = {name: tuple(span) for name, span in values["phases"].items()}
     return Play(**values)

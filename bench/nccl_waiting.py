@@ -67,11 +67,11 @@ def levels(found: Iterable[Seen]) -> list[GpuLevels]:
 def table(found: Iterable[Seen]) -> list[str]:
     """The rows, as Markdown."""
     lines = [
-        "| phase | GPU | resident | W (5–95 %) | SM | occupancy | DRAM | tensor | graphics | SM MHz | polled gauge |",
+        "| phase | GPU | resident | W (5-95 %) | SM | occupancy | DRAM | tensor | graphics | SM MHz | polled gauge |",
         "|" + "---|" * 11,
     ]
     for each in found:
-        spread = f"{_text(each.watts_low, 0)}–{_text(each.watts_high, 0)}"
+        spread = f"{_text(each.watts_low, 0)}-{_text(each.watts_high, 0)}"
         ratios = (each.sm, each.occupancy, each.dram, each.tensor, each.graphics)
         cells = (
             each.phase,
@@ -145,4 +145,4 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _text(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None else f"{value:.{digits}f}"

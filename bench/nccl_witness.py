@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from bench.gpu_witnesses import NvidiaSmi
 from bench.nccl_scenarios import INTERVAL, Scenario
 from bench.nccl_truth import Play
 from exporter.recordings.writer import RecordingWriter
@@ -48,6 +49,7 @@ class Witness:
         self._sampling: asyncio.Task[None] | None = None
         self._mapper = StageMapper()
         self._found: frozenset[tuple[int, int]] = frozenset()
+        self._gauges: dict[int, NvidiaSmi] = {}
 
     async def start(self) -> str | None:
         """Starts the sampler; returns why there is none."""
@@ -61,7 +63,9 @@ class Witness:
         return None
 
     async def stop(self) -> None:
-        """Ends the sampler."""
+        """Ends the sampler and those beside it."""
+        for gauge in self._gauges.values():
+            gauge.close()
         if self._sampler is not None and self._sampling is not None:
             self._sampling.cancel()
             await asyncio.gather(self._sampling, return_exceptions=True)
@@ -70,6 +74,9 @@ class Witness:
     def open(self, path: Path, scenario: Scenario | None, play: Play, pids: list[int]) -> None:
         """Begins a recording; without a scenario one of the GPUs alone."""
         self._play = play
+        for gpu, identity in self.gpus.items():
+            if gpu not in self._gauges:
+                self._gauges[gpu] = NvidiaSmi(identity.uuid, {})
         self._writer = writer = RecordingWriter(path, note=f"bench.nccl_pipeline {play.scenario}")
         for identity in self.gpus.values():
             writer.write(identity)
@@ -100,8 +107,15 @@ class Witness:
         if writer is not None:
             writer.close()
         if self._play is not None and self.gpus:
+            self._keep_polled(self._play)
             expected = {(stage, stage) for stage in range(self._stages)}
             self._play.mapped = self._found == expected
+
+    def _keep_polled(self, play: Play) -> None:
+        """What the polled gauge read meanwhile."""
+        began_at = play.phases["idle"][0] if "idle" in play.phases else float("inf")
+        for gpu, gauge in self._gauges.items():
+            play.polled[gpu] = [each for each in list(gauge.readings) if each[0] >= began_at]
 
     def load(self, at: float, phase: LoadPhase, requests: int, tokens: int, seconds: float) -> None:
         """An edge of the driven load."""
@@ -139,11 +153,8 @@ class Witness:
         gpu = getattr(record, "gpu", None)
         if gpu is None or gpu >= self._stages:
             return
-        if isinstance(record, GpuGauges) and self._play is not None:
-            if record.polled_utilization_ratio is not None:
-                reading = (record.read_at, record.polled_utilization_ratio)
-                self._play.polled.setdefault(gpu, []).append(reading)
-            if record.sm_clock_hertz is not None:
-                self._play.clocks.setdefault(gpu, []).append((record.read_at, record.sm_clock_hertz))
+        if isinstance(record, GpuGauges) and self._play is not None and record.sm_clock_hertz:
+            reading = (record.read_at, record.sm_clock_hertz)
+            self._play.clocks.setdefault(gpu, []).append(reading)
         if self._writer is not None:
             self._writer.write(record)
