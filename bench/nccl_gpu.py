@@ -89,7 +89,17 @@ class GpuDevice:
         self._launched: Any = None
         self._first: Anchor | None = None
         self.receive_order, self.send_order = links.receive_order, links.send_order
+        self._warm_up()
         self._meet()
+
+    def _warm_up(self) -> None:
+        """Everything once, while no receive spins: what is loaded or allocated late may wait for it."""
+        with torch.cuda.stream(self._forward):
+            for work in (self._prefill, self._decode):
+                self._work(work, 0.002)
+        with torch.cuda.stream(self._copy):
+            self._host_result.copy_(self._passed_on, non_blocking=True)
+        torch.cuda.synchronize()
 
     def _meet(self) -> None:
         """A first message on each way: communicators are made by it."""

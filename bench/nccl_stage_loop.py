@@ -168,17 +168,22 @@ def run_stage(
                 device.receive_hidden(own)
             device.launch(own)
             launched += 1
-        if last:
-            if batches[leaving] is not None:
-                device.send_result()
-        elif passed_on:
-            device.pass_result_on()
-        passed_on = False
+        _hand_on(
+            device, leaves=last and batches[leaving] is not None, passes=passed_on and not last
+        )
         ready = batches[following]
+        passed_on = ready is not None
         if ready is not None:
             device.receive_result()
             log.note(ready)
-            passed_on = True
         if own is not None and not last:
             device.send_hidden(own)
         turn += 1
+
+
+def _hand_on(device: Device, *, leaves: bool, passes: bool) -> None:
+    """A result of the last stage to stage 0, or the one received in the turn before to the next."""
+    if leaves:
+        device.send_result()
+    if passes:
+        device.pass_result_on()
