@@ -20,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,7 +273,10 @@ def main() -> int:
         run = Run(output, Path(folder), stages, device, times, until)
         asyncio.run(run.play_all(chosen))
     log("judging")
-    judge(output, until=until)
+    try:
+        judge(output, until=until)
+    except Exception:  # noqa: BLE001  # what was recorded stays, and can be judged later
+        traceback.print_exc()
     log(f"done in {time.monotonic() - began:.0f} s; lost: {', '.join(run.failed) or 'nothing'}")
     return 1 if run.failed else 0
 

@@ -9,6 +9,7 @@ import argparse
 import ctypes
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from bench.nccl_stage_loop import BatchLog, bounded, run_stage
 from bench.nccl_truth import StageTruth, union, without
 
 ANSWER = "@"
+_PR_SET_PDEATHSIG = 1
 
 
 def take_title(title: str) -> None:
@@ -29,6 +31,11 @@ def take_title(title: str) -> None:
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end; state is field 3
     words = title.encode()[: end - start - 1]
     ctypes.memmove(start, words.ljust(end - start, b"\0"), end - start)
+
+
+def die_with_parent() -> None:
+    """Asks the kernel to kill this process with the one that started it: a GPU may spin for ever."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def say(text: str) -> None:
@@ -112,6 +119,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
     arguments = parser.parse_args()
     rank, stages, folder = arguments.rank, arguments.stages, arguments.folder
+    die_with_parent()
     take_title(f"sglang::scheduler_PP{rank}")
     try:
         links = Links(rank, stages, folder / "meeting", cuda=arguments.device == "cuda")

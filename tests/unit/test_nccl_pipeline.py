@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.nccl_judge import Row, gauge_error, judge
+from bench.nccl_judge import gauge_error, judge
 from bench.nccl_picture import picture
 from bench.nccl_said import said
 from bench.nccl_scenarios import (
@@ -25,6 +25,7 @@ from bench.nccl_scenarios import (
     single_stream,
 )
 from bench.nccl_stage_loop import BatchLog, bounded, run_stage
+from bench.nccl_tables import Row
 from bench.nccl_truth import (
     Play,
     Shares,
