@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable
 
 from exporter.config import Config
 from exporter.diagnose import Outcome, diagnose_recording
-from exporter.diagnose_options import WATCH_SECONDS, check_together, driven_load, with_url
+from exporter.diagnose_options import WATCH_SECONDS, check_together, driven_load, tried, with_url
 from exporter.diagnosis.findings import Verdict
-from exporter.diagnosis.report import as_json, as_text
+from exporter.diagnosis.report import as_text, contract
+from exporter.experiment_report import experiment_figures, experiment_lines
 from exporter.live_diagnosis import attach, drive
+from exporter.live_experiment import drive_experiment
 from exporter.load.report import load_figures, load_lines, troubles
 
 HELP = "say why a pipeline is as fast as it is"
@@ -25,11 +28,15 @@ EPILOG = "exit status: 0 healthy, 1 a fault found, 2 cannot tell, 3 an error"
 EXIT_HEALTHY = 0
 EXIT_FAULT = 1
 EXIT_CANNOT_TELL = 2
+EXIT_FAILED = 3
+"""Of an experiment; the verdict on the server as it is stands in the report."""
 _EXITS = {Verdict.HEALTHY: EXIT_HEALTHY, Verdict.CANNOT_TELL: EXIT_CANNOT_TELL}
 
 
 def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
-    """Diagnoses and prints; the verdict is the exit code. `config` names the sources.
+    """Diagnoses and prints; the exit code is the verdict, or that an experiment failed.
+
+    `config` names the sources.
 
     Raises:
         RecordingError: The file is no recording this version can read.
@@ -41,7 +48,9 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
     """
     check_together(arguments)
     outcome = _outcome(arguments, config)
-    _report(outcome, json=arguments.json)
+    _report(outcome, as_json=arguments.json)
+    if outcome.experiment is not None and outcome.experiment.failed:
+        return EXIT_FAILED
     return _EXITS.get(outcome.diagnosis.verdict, EXIT_FAULT)
 
 
@@ -56,17 +65,25 @@ def _outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Out
     # The probe takes a key from a file alone; without it, it would be turned away.
     if load.token is None or arguments.token_file is not None:
         known = with_url(known, load.url, arguments.token_file)
+    trial = tried(arguments, load)
+    if trial is not None:
+        return asyncio.run(drive_experiment(known, load, trial, save=arguments.save))
     return asyncio.run(drive(known, load, save=arguments.save))
 
 
-def _report(outcome: Outcome, *, json: bool) -> None:
-    points = outcome.points
+def _report(outcome: Outcome, *, as_json: bool) -> None:
+    points, experiment = outcome.points, outcome.experiment
     failures = troubles(points)
-    if json:
+    if as_json:
         more = {"load": load_figures(points), "load_errors": failures} if points else {}
-        sys.stdout.write(as_json(outcome.diagnosis, more) + "\n")
+        answer = contract(outcome.diagnosis, more)
+        if experiment is not None:
+            answer["experiment"] = experiment_figures(outcome, experiment)
+        sys.stdout.write(json.dumps(answer) + "\n")
         return
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     sys.stdout.write(as_text(outcome.diagnosis, color=color))
     if points:
         sys.stdout.write("\n" + "\n".join([*load_lines(points), *failures]) + "\n")
+    if experiment is not None:
+        sys.stdout.write("\n" + "\n".join(experiment_lines(outcome, experiment)) + "\n")
