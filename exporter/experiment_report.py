@@ -120,7 +120,8 @@ def _gain_text(outcome: Outcome, experiment: Experiment) -> str:
         parts.append(f"{stream:.2f} times the speed of each stream")
     predicted = predicted_gain(outcome)
     if predicted is not None:
-        parts.append(f"predicted for an even split: {predicted:.2f}")
+        bound = "at most " if outcome.diagnosis.figures.even_split_gain_ratio is None else ""
+        parts.append(f"predicted for an even split: {bound}{predicted:.2f}")
     return f"Measured: {', '.join(parts) if parts else 'no gain can be told'}."
 
 

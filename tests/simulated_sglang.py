@@ -101,7 +101,8 @@ class SimulatedSglang(StreamingServer):
         try:
             while sent < tokens:
                 async with self.changed:
-                    await self.changed.wait_for(lambda: request.generated_tokens > sent)
+                    while request.generated_tokens <= sent:
+                        await self.changed.wait()
                 new, sent = request.generated_tokens - sent, request.generated_tokens
                 self.tokens_sent += new
                 yield self._event(path, new, sent, tokens)

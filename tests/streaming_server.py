@@ -218,7 +218,9 @@ class LiveCap:
         status: Of the answer to setting it: releases before 0.5.3 set it and answer 500.
         stuck: Takes no other value any more.
         down: Reads and writes that fail with 503 before it works again.
-        mute: Takes what is set, but never answers to that.
+        missing: Has no endpoint to set it.
+        gates: By value: it is taken at once, but answered only when the gate opens.
+        history: Each value that was taken.
     """
 
     def __init__(self, **facts: Any) -> None:
@@ -231,8 +233,15 @@ class LiveCap:
         self.status = facts.get("status", 200)
         self.stuck = False
         self.down = 0
-        self.mute = False
+        self.missing = False
+        self.gates: dict[int, asyncio.Event] = {}
         self.history: list[int] = []
+        self._changed = asyncio.Condition()
+
+    async def becomes(self, value: int) -> None:
+        """Waits until this value is taken."""
+        async with asyncio.timeout(30), self._changed:
+            await self._changed.wait_for(lambda: self.value == value)
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.down > 0:
@@ -247,13 +256,17 @@ class LiveCap:
             return web.json_response(
                 {"pp_size": self.stages, "internal_states": [state] * self.ranks}
             )
+        if self.missing:
+            return web.json_response({"detail": HOSTILE}, status=404)
         wanted = (await request.json())["server_args"][self.name]
         taken = 1 <= wanted <= self.most and not self.stuck
         if taken:
             self.value = wanted
             self.history.append(wanted)
-        if self.mute:
-            await asyncio.Event().wait()
+            async with self._changed:
+                self._changed.notify_all()
+        if wanted in self.gates:
+            await self.gates[wanted].wait()
         if self.status != 200:
             return web.json_response({"error": HOSTILE}, status=self.status)
         return web.json_response([taken or self.answers_true] * self.ranks)

@@ -95,8 +95,9 @@ def _chosen(found: Sequence[tuple[Load, Span]]) -> tuple[Load, Span]:
     """The load that asks most of the server; of those the longest, of about as long ones the first."""
     most = max(load.concurrency or 0 for load, _ in found)
     asking = [each for each in found if (each[0].concurrency or 0) == most]
-    longest = max(end - start for _, (start, end) in asking)
-    return next(each for each in asking if each[1][1] - each[1][0] >= _AS_LONG * longest)
+    # Not by what is steady in it: a herd prints seldom, which makes its load look shorter.
+    longest = max(load.end - load.start for load, _ in asking)
+    return next(each for each in asking if each[0].end - each[0].start >= _AS_LONG * longest)
 
 
 def loads_of(watch: Watch) -> list[Load]:
