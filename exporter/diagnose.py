@@ -49,18 +49,18 @@ class Experiment:
     Attributes:
         setting: As the server's version calls it.
         after: The outcome under the new value; `None`: nothing was measured under it.
-        restored: Whether the server has its old value, as far as it said.
-        error: What went wrong, or was stopped by a signal; `None`: nothing.
-        failed: Whether the error is none that the user asked for.
+        error: What went wrong, or that it was stopped by a signal; `None`: neither.
+        failed: Whether something went wrong.
+        restore_command: Puts the old value back, from a shell; `None`: the server has it again.
     """
 
     setting: str
     old: int
     new: int
     after: Outcome | None
-    restored: bool = True
     error: str | None = None
     failed: bool = False
+    restore_command: str | None = None
 
 
 def diagnose_recording(path: Path) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from exporter.diagnose import Experiment, Outcome
@@ -12,7 +13,6 @@ from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import COLUMNS, contract, stage_bar
 from exporter.diagnosis.wording import percent, sentence
 from exporter.load.report import load_figures, troubles
-from exporter.load.result import LoadResult
 
 WORTH = 1.05
 """A change below this is within what two runs of the same load differ by."""
@@ -28,18 +28,18 @@ def experiment_figures(outcome: Outcome, experiment: Experiment) -> dict[str, ob
 
     `after` is the object of the second measurement, as the diagnosis' own is of the first.
     """
-    after, (throughput, stream) = experiment.after, _gains(outcome, experiment)
-    figures, point = outcome.diagnosis.figures, _point(outcome)
+    after, figures = experiment.after, outcome.diagnosis.figures
+    before_speed, gains = _Speed.of(outcome), _gains(_Speed.of(outcome), _Speed.of(after))
     return {
         "setting": experiment.setting,
         "from": experiment.old,
         "to": experiment.new,
-        "restored": experiment.restored,
-        "gain": {"output_tokens_per_second": throughput, "per_stream": stream},
+        "restored": experiment.restore_command is None,
+        "gain": {"output_tokens_per_second": gains.all_streams, "per_stream": gains.each_stream},
         "predicted_gain": predicted_gain(outcome),
         "before": {
-            "output_tokens_per_second": None if point is None else point.output_tokens_per_second,
-            "per_stream_tokens_per_second": _stream_rate(point),
+            "output_tokens_per_second": before_speed.all_streams,
+            "per_stream_tokens_per_second": before_speed.each_stream,
             "slot_sizes": figures.slots.sizes,
             "effective_microbatches": figures.slots.effective,
             "occupancy_ratio": figures.occupancy_ratio,
@@ -57,22 +57,31 @@ def experiment_figures(outcome: Outcome, experiment: Experiment) -> dict[str, ob
 
 def experiment_lines(outcome: Outcome, experiment: Experiment) -> Iterator[str]:
     """Both pictures side by side, what it gave, and what to do."""
-    name, old, new = experiment.setting, experiment.old, experiment.new
+    name, old, new, after = experiment.setting, experiment.old, experiment.new, experiment.after
     yield f"experiment  {name}: {old} before, {new} after"
-    if experiment.after is not None:
-        yield from _pictures(outcome, experiment.after)
+    speeds = _Speed.of(outcome), _Speed.of(after)
+    gains = _gains(*speeds)
+    if after is not None:
+        yield from _pictures(outcome, after, speeds)
         yield ""
-        yield from _wrapped(_gain_text(outcome, experiment))
-        yield from _wrapped(f"Under the new value: {sentence(experiment.after.diagnosis)}")
+        yield from _wrapped(_gain_text(outcome, gains))
+        yield from _wrapped(f"Under the new value: {sentence(after.diagnosis)}")
+        for trouble in troubles(after.points):
+            yield from _wrapped(trouble)
+    command = experiment.restore_command
     if experiment.error is not None:
         said = "FAILED: " if experiment.failed else "not finished: "
-        yield from _wrapped(said + experiment.error)
-    elif experiment.after is not None:
-        yield from _wrapped(_conclusion(outcome, experiment))
-    if experiment.restored:
-        yield f"The server has its old value again: {name}={old}."
+        yield from _wrapped(said + experiment.error.removesuffix(command or ""))
+    elif after is not None:
+        # At a given rate the clients decide on the throughput: only the speed can change.
+        open_loop = outcome.points[-1].plan.rate_per_second is not None
+        gain = gains.each_stream if open_loop else gains.all_streams
+        yield from _wrapped(_conclusion(gain, f"--{name.replace('_', '-')} {new}"))
+    if command is None:
+        yield f"The server has its old value: {name}={old}."
     else:
-        yield from _wrapped(f"THE SERVER MAY STILL HAVE {name}={new}, not {old}: see above.")
+        yield from _wrapped(f"THE SERVER MAY STILL HAVE {name}={new}. To put {old} back:")
+        yield command  # whole, to be copied
 
 
 def predicted_gain(outcome: Outcome) -> float | None:
@@ -88,36 +97,41 @@ def predicted_gain(outcome: Outcome) -> float | None:
 # --- gains -------------------------------------------------------------------------------------
 
 
-def _point(outcome: Outcome | None) -> LoadResult | None:
-    return outcome.points[-1] if outcome is not None and outcome.points else None
+@dataclass(frozen=True, slots=True)
+class _Speed:
+    """Output tokens a second, or ratios of them; `None` where not known."""
+
+    all_streams: float | None = None
+    each_stream: float | None = None
+    """As a request sees it once it decodes."""
+
+    @classmethod
+    def of(cls, outcome: Outcome | None) -> _Speed:
+        if outcome is None or not outcome.points:
+            return cls()
+        point = outcome.points[-1]
+        gap = point.latencies.inter_token
+        each = 1.0 / gap.mean_seconds if gap is not None and gap.mean_seconds > 0.0 else None
+        return cls(point.output_tokens_per_second, each)
 
 
-def _gains(outcome: Outcome, experiment: Experiment) -> tuple[float | None, float | None]:
-    """After over before: throughput, and speed of one stream."""
-    before, after = _point(outcome), _point(experiment.after)
-    if before is None or after is None:
-        return None, None
-    rates = before.output_tokens_per_second, after.output_tokens_per_second
-    return _ratio(*rates), _ratio(_stream_rate(before), _stream_rate(after))
+def _gains(before: _Speed, after: _Speed) -> _Speed:
+    """After over before."""
+    return _Speed(
+        _ratio(before.all_streams, after.all_streams), _ratio(before.each_stream, after.each_stream)
+    )
 
 
 def _ratio(before: float | None, after: float | None) -> float | None:
     return after / before if before and after is not None else None
 
 
-def _stream_rate(point: LoadResult | None) -> float | None:
-    """Tokens a second that one request sees once it decodes."""
-    gap = None if point is None else point.latencies.inter_token
-    return 1.0 / gap.mean_seconds if gap is not None and gap.mean_seconds > 0.0 else None
-
-
-def _gain_text(outcome: Outcome, experiment: Experiment) -> str:
-    throughput, stream = _gains(outcome, experiment)
+def _gain_text(outcome: Outcome, gains: _Speed) -> str:
     parts = []
-    if throughput is not None:
-        parts.append(f"{throughput:.2f} times the throughput")
-    if stream is not None:
-        parts.append(f"{stream:.2f} times the speed of each stream")
+    if gains.all_streams is not None:
+        parts.append(f"{gains.all_streams:.2f} times the throughput")
+    if gains.each_stream is not None:
+        parts.append(f"{gains.each_stream:.2f} times the speed of each stream")
     predicted = predicted_gain(outcome)
     if predicted is not None:
         bound = "at most " if outcome.diagnosis.figures.even_split_gain_ratio is None else ""
@@ -125,35 +139,28 @@ def _gain_text(outcome: Outcome, experiment: Experiment) -> str:
     return f"Measured: {', '.join(parts) if parts else 'no gain can be told'}."
 
 
-def _conclusion(outcome: Outcome, experiment: Experiment) -> str:
-    throughput, stream = _gains(outcome, experiment)
-    point = _point(outcome)
-    # At a given rate the clients decide on the throughput: only the speed can change.
-    gain = stream if point is not None and point.plan.rate_per_second is not None else throughput
-    flag = f"--{experiment.setting.replace('_', '-')}"
+def _conclusion(gain: float | None, flag: str) -> str:
     if gain is None:
         return "Whether that is worth keeping cannot be told: too little was measured."
     if gain >= WORTH:
-        return f"Keep it: start the server with {flag} {experiment.new}."
+        return f"Keep it: start the server with {flag}."
     if gain <= 1.0 / WORTH:
-        return f"Do not keep it: the server is slower with {flag} {experiment.new}."
-    return f"Leave it as it is: {flag} {experiment.new} makes no difference that counts."
+        return f"Do not keep it: the server is slower with {flag}."
+    return f"Leave it as it is: {flag} makes no difference that counts."
 
 
 # --- pictures ----------------------------------------------------------------------------------
 
 
-def _pictures(outcome: Outcome, after: Outcome) -> Iterator[str]:
+def _pictures(outcome: Outcome, after: Outcome, speeds: tuple[_Speed, _Speed]) -> Iterator[str]:
     pair = outcome.diagnosis.figures, after.diagnosis.figures
     yield ""
     yield from _row("", "before", "after")
     yield from _row("slots", *map(_slots, pair))
     yield from _row("spread", *map(_spread, pair))
     yield from _row("occupancy", *map(_occupancy, pair))
-    points = _point(outcome), _point(after)
-    rates = [None if point is None else point.output_tokens_per_second for point in points]
-    yield from _row("tokens/s", *map(_number, rates))
-    yield from _row("each stream", *(_number(_stream_rate(point)) for point in points))
+    yield from _row("tokens/s", *(_number(speed.all_streams) for speed in speeds))
+    yield from _row("each stream", *(_number(speed.each_stream) for speed in speeds))
     bars = [{stage.pp_rank: stage_bar(stage) for stage in each.stages} for each in pair]
     for rank in sorted(bars[0].keys() | bars[1].keys()):
         yield from _row(f"stage {rank}", *(bar.get(rank, "?") for bar in bars))

@@ -92,7 +92,7 @@ class _Course:
         """What was seen until the first load was over; `None`: it is not."""
         self._error: str | None = None
         self._is_over = False
-        self._restored = True
+        self._restore_command: str | None = None
 
     async def run(self) -> None:
         self._old = await self._trial.control.read()
@@ -121,7 +121,7 @@ class _Course:
                 except LoadError as error:
                     self._fail(str(error))
         except NotRestoredError as error:
-            self._restored = False
+            self._restore_command = error.command
             self._fail(str(error))
         except LoadError as error:
             self._fail(str(error))
@@ -159,9 +159,9 @@ class _Course:
             self._old.value,
             self._trial.value,
             self._after(outcome),
-            self._restored,
             error,
             failed,
+            self._restore_command,
         )
         return replace(outcome, experiment=experiment)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from exporter.load.failures import LoadError
 from exporter.load.micro_batch_cap import CapControl, CapState, CapUnknownError, SettingRefusedError
+from exporter.load.tokens import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE
 
 RESTORE_ATTEMPTS = 6
 RESTORE_SECONDS = 60.0
@@ -26,7 +27,16 @@ log = logging.getLogger(__name__)
 
 
 class NotRestoredError(LoadError):
-    """The old cap could not be put back; the message has the command that does it."""
+    """The old cap could not be put back; the message ends in the command that does it.
+
+    Attributes:
+        command: That command, for a shell.
+    """
+
+    def __init__(self, message: str, command: str) -> None:
+        """Says what was tried and what is left to do."""
+        super().__init__(f"{message}: {command}")
+        self.command = command
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +117,21 @@ async def _restore(
                 else:
                     log.info("restored the setting %s=%d", before.name, before.value)
                     return
-    address = f"{control.url.rstrip('/')}/set_internal_state"
-    body = json.dumps({"server_args": {before.name: before.value}})
     raise NotRestoredError(
         f"cannot put {before.name} of {control.url} back to {before.value}: {reason}; a restarted "
-        f"server has its own value again, for one that still runs: "
-        f"curl -X POST -H 'Content-Type: application/json' -d '{body}' {address}"
+        "server has its own value again, for one that still runs",
+        _command(control, before),
     )
+
+
+def _command(control: CapControl, before: CapState) -> str:
+    """What sets the cap from a shell; names the key, does not show it."""
+    variable = API_KEY_VARIABLE if control.admin_token is None else ADMIN_KEY_VARIABLE
+    keyed = control.token is not None or control.admin_token is not None
+    key = f'-H "Authorization: Bearer ${variable}" ' if keyed else ""
+    body = json.dumps({"server_args": {before.name: before.value}})
+    address = f"{control.url.rstrip('/')}/set_internal_state"
+    return f"curl -X POST -H 'Content-Type: application/json' {key}-d '{body}' {address}"
 
 
 async def _put_back(control: CapControl, before: CapState) -> None:

@@ -96,6 +96,7 @@ async def test_a_server_that_keeps_the_new_cap_is_named_with_the_command_to_set_
     said = str(error.value)
     assert "curl -X POST" in said
     assert '{"server_args": {"pp_max_micro_batch_size": 32}}' in said
+    assert '"Authorization: Bearer $SGLANG_API_KEY"' in said
     assert KEY not in said
 
 
