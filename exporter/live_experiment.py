@@ -152,8 +152,9 @@ class _Course:
             return outcome
         error, failed = self._error, self._error is not None
         if error is None and not self._is_over and not self._is_measured():
-            when = "before the value was set" if self._before is None else "under the new value"
-            error = f"stopped by a signal {when}, before the second load was measured"
+            error = "stopped by a signal before the value was set"
+            if self._before is not None:
+                error = "stopped by a signal before the load under the new value was measured"
         experiment = Experiment(
             self._old.name,
             self._old.value,
