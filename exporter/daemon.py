@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,13 +101,24 @@ def live_ingest(
     return ingest
 
 
-async def stopped() -> None:
-    """Returns at SIGTERM or SIGINT."""
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+async def stopped(numbers: Iterable[signal.Signals] = STOPPING) -> None:
+    """Returns at a signal; while the loop runs, none of these does anything else, however often."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in numbers:
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):  # a second one must not cut the clean end short
+
+
+def ignore_signals(numbers: Iterable[signal.Signals] = STOPPING) -> None:
+    """For the rest of the process, after a clean end: a second one must not cut short what is left.
+
+    Not before it: for a moment each of these ends the process.
+    """
+    loop = asyncio.get_running_loop()
+    for number in numbers:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
 
@@ -144,6 +155,8 @@ async def _serve(ingest: Ingest, config: Config, greeting: str) -> None:
         await asyncio.gather(reading, stopping, return_exceptions=True)
         await server.close()
         log.info("stopped")
+        if not stopping.cancelled():
+            ignore_signals()
 
 
 # --- programs ----------------------------------------------------------------------------------
@@ -233,12 +246,15 @@ async def record(config: Config, seconds: float, output: Path) -> None:
             await failure
 
         ingest = live_ingest(config, tap=tap)
+        stopping = asyncio.create_task(stopped(), name="signals")
         await _first_of(
             asyncio.create_task(ingest.run(), name="ingest"),
-            asyncio.create_task(stopped(), name="signals"),
+            stopping,
             asyncio.create_task(failed(), name="disk"),
             asyncio.create_task(_progress(ingest, writer, seconds), name="progress"),
         )
+    if not stopping.cancelled():
+        ignore_signals()
     nothing = "; nothing was seen, see the warnings above" if writer.lines == 0 else ""
     sys.stderr.write(f"\nwrote {writer.lines} lines to {output}{nothing}\n")
 

@@ -32,12 +32,35 @@ class Outcome:
     Attributes:
         pipeline: Its server and dp_rank.
         points: What loads of ours measured meanwhile, in the order they were driven.
+        experiment: What was tried after that; `None`: nothing.
     """
 
     diagnosis: Diagnosis
     watch: Watch
     pipeline: PipelineKey
     points: tuple[LoadResult, ...] = ()
+    experiment: Experiment | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """The same load once more, under another value of a setting.
+
+    Attributes:
+        setting: As the server's version calls it.
+        after: The outcome under the new value; `None`: nothing was measured under it.
+        error: What went wrong, or that it was stopped by a signal; `None`: neither.
+        failed: Whether something went wrong.
+        restore_command: Puts the old value back, from a shell; `None`: the server has it again.
+    """
+
+    setting: str
+    old: int
+    new: int
+    after: Outcome | None
+    error: str | None = None
+    failed: bool = False
+    restore_command: str | None = None
 
 
 def diagnose_recording(path: Path) -> Outcome:
@@ -49,9 +72,11 @@ def diagnose_recording(path: Path) -> Outcome:
     return diagnose_watch(watch_recording(path))
 
 
-def diagnose_watch(watch: Watch, points: tuple[LoadResult, ...] = ()) -> Outcome:
-    """The outcome for the pipeline that printed most of those watched."""
-    pipelines = watch.pipelines()
+def diagnose_watch(
+    watch: Watch, points: tuple[LoadResult, ...] = (), pipeline: PipelineKey | None = None
+) -> Outcome:
+    """The outcome for a pipeline, or for the one that printed most of those watched."""
+    pipelines = watch.pipelines() if pipeline is None else [pipeline]
     if len(pipelines) > 1:
         server, dp_rank = pipelines[0]
         log.warning(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 import time
@@ -11,16 +12,18 @@ from collections.abc import Callable
 
 from exporter.config import Config
 from exporter.diagnose import Outcome, diagnose_recording
-from exporter.diagnose_options import WATCH_SECONDS, check_together, driven_load, with_url
+from exporter.diagnose_options import WATCH_SECONDS, check_together, driven_load, tried, with_url
 from exporter.diagnosis.compared_run import Run
 from exporter.diagnosis.comparison import compare
 from exporter.diagnosis.comparison_report import comparison_object, comparison_text
 from exporter.diagnosis.findings import Verdict
-from exporter.diagnosis.report import as_json, as_text
+from exporter.diagnosis.report import as_text, contract
+from exporter.experiment_report import experiment_figures, experiment_lines
 from exporter.html_report.command import command_line
 from exporter.html_report.output import report_at
 from exporter.html_report.page import page
 from exporter.live_diagnosis import attach, drive
+from exporter.live_experiment import drive_experiment
 from exporter.load.report import load_lines, troubles
 from exporter.reports import more_figures, read_run, run_from
 
@@ -33,11 +36,15 @@ EPILOG = "exit status: 0 healthy, 1 a fault found, 2 cannot tell, 3 an error"
 EXIT_HEALTHY = 0
 EXIT_FAULT = 1
 EXIT_CANNOT_TELL = 2
+EXIT_FAILED = 3
+"""Of an experiment; the verdict on the server as it is stands in the report."""
 _EXITS = {Verdict.HEALTHY: EXIT_HEALTHY, Verdict.CANNOT_TELL: EXIT_CANNOT_TELL}
 
 
 def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
-    """Diagnoses and prints; the verdict is the exit code. `config` names the sources.
+    """Diagnoses and prints; the exit code is the verdict, or that an experiment failed.
+
+    `config` names the sources.
 
     Raises:
         RecordingError: The file is no recording this version can read.
@@ -53,10 +60,12 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
     baseline = read_run(arguments.baseline) if arguments.baseline is not None else None
     with report_at(arguments.html) as write_page:
         outcome = _outcome(arguments, config)
-        _report(outcome, baseline, json=arguments.json)
+        _report(outcome, baseline, as_json=arguments.json)
         if write_page is not None:
             command = command_line(arguments.argv)
             write_page(page(outcome, command, made_at=time.time()))
+    if outcome.experiment is not None and outcome.experiment.failed:
+        return EXIT_FAILED
     return _EXITS.get(outcome.diagnosis.verdict, EXIT_FAULT)
 
 
@@ -71,19 +80,28 @@ def _outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Out
     # The probe takes a key from a file alone; without it, it would be turned away.
     if load.token is None or arguments.token_file is not None:
         known = with_url(known, load.url, arguments.token_file)
+    trial = tried(arguments, load)
+    if trial is not None:
+        return asyncio.run(drive_experiment(known, load, trial, save=arguments.save))
     return asyncio.run(drive(known, load, save=arguments.save))
 
 
-def _report(outcome: Outcome, baseline: Run | None, *, json: bool) -> None:
-    points = outcome.points
+def _report(outcome: Outcome, baseline: Run | None, *, as_json: bool) -> None:
+    points, experiment = outcome.points, outcome.experiment
     comparison = None if baseline is None else compare(baseline, run_from(outcome))
-    if json:
-        beside = {} if comparison is None else {"comparison": comparison_object(comparison)}
-        sys.stdout.write(as_json(outcome.diagnosis, more_figures(outcome), beside) + "\n")
+    if as_json:
+        answer = contract(outcome.diagnosis, more_figures(outcome))
+        if experiment is not None:
+            answer["experiment"] = experiment_figures(outcome, experiment)
+        if comparison is not None:
+            answer["comparison"] = comparison_object(comparison)
+        sys.stdout.write(json.dumps(answer) + "\n")
         return
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     sys.stdout.write(as_text(outcome.diagnosis, color=color))
     if points:
         sys.stdout.write("\n" + "\n".join([*load_lines(points), *troubles(points)]) + "\n")
+    if experiment is not None:
+        sys.stdout.write("\n" + "\n".join(experiment_lines(outcome, experiment)) + "\n")
     if comparison is not None:
         sys.stdout.write("\n" + comparison_text(comparison, color=color))

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from exporter.config import Config, ConfigError
 from exporter.live_diagnosis import DrivenLoad
+from exporter.live_experiment import Trial
+from exporter.load.micro_batch_cap import CAP, MOST_CAP, CapControl
 from exporter.load.plan import LoadPlan, PlanError
-from exporter.load.tokens import API_KEY_VARIABLE, find_token
+from exporter.load.tokens import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, find_token
 
 WATCH_SECONDS = 60.0
 MAX_TOKENS = 4096
@@ -89,6 +91,11 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"holds the server's API key (default: the variable {API_KEY_VARIABLE})",
     )
+    load.add_argument(
+        "--experiment",
+        metavar="KEY=VALUE",
+        help=f"drive the load again with {CAP}=N set live, then put the old value back",
+    )
 
 
 def _seconds(text: str) -> float:
@@ -115,9 +122,15 @@ def check_together(arguments: argparse.Namespace) -> None:
         ConfigError: Such an option was given.
     """
     if arguments.url is None:
-        for name in (*_PLANNED, "sweep", "token_file"):
+        for name in (*_PLANNED, "sweep", "token_file", "experiment"):
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} is about a load: give --url too")
+    if arguments.experiment is not None:
+        if arguments.sweep is not None:
+            raise ConfigError(
+                "--experiment drives one load twice: give --concurrency instead of --sweep"
+            )
+        _tried_value(arguments.experiment)
     if arguments.recording is not None:
         for name in ("duration", "save"):
             if getattr(arguments, name) is not None:
@@ -153,6 +166,34 @@ def driven_load(arguments: argparse.Namespace) -> DrivenLoad:
         arguments.sweep or (plan.concurrency,),
         find_token(arguments.token_file, os.environ),
     )
+
+
+def _tried_value(text: str) -> int:
+    key, _, value = text.partition("=")
+    if key != CAP:
+        raise ConfigError(
+            f"--experiment {key}: only {CAP} can be tried on a running server, like "
+            f"--experiment {CAP}=4"
+        )
+    if not (value.isascii() and value.isdigit() and 1 <= int(value[:9]) <= MOST_CAP):
+        raise ConfigError(
+            f"--experiment {text}: {CAP} is a whole number from 1 to {MOST_CAP}; requests in flight "
+            "over the number of stages is even"
+        )
+    return int(value)
+
+
+def tried(arguments: argparse.Namespace, load: DrivenLoad) -> Trial | None:
+    """What is to be tried on the loaded server; `None`: nothing.
+
+    Raises:
+        ConfigError: It cannot be tried on a running server.
+        LoadError: The key for it cannot be used.
+    """
+    if arguments.experiment is None:
+        return None
+    admin = find_token(None, os.environ, ADMIN_KEY_VARIABLE)
+    return Trial(CapControl(load.url, load.token, admin), _tried_value(arguments.experiment))
 
 
 def with_url(config: Config, url: str, token_file: Path | None) -> Config:

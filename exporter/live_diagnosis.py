@@ -106,24 +106,33 @@ async def drive(
     """
     async with recording_at(save) as writer:
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
-        driving = _Driving(load, live.ingest.handle)
+        driving = Driving(load, live.ingest.handle)
         await live.until(driving.run(), driving.say, alone=True)
         outcome = live.outcome(driving.points)
-    if not live.watch.batches:
-        told = "".join(f"; {name}: {why}" for name, why in live.troubles.items())
-        log.warning(
-            "no batch line was seen: is this the log of the server at %s?%s", load.url, told
-        )
-    seen = live.was_stopped and live.watch.batches  # while warming up: ordinary traffic
-    if not seen and not any(point.output_tokens for point in outcome.points):
-        raise _nothing_measured(load.url, outcome.points)
+    check_measured(outcome, live, load.url)
     return outcome
 
 
-class _Driving:
+def check_measured(outcome: Outcome, live: LiveWatch, url: str) -> None:
+    """Warns where the log said nothing about a load.
+
+    Raises:
+        NothingMeasuredError: The load had no answer either.
+    """
+    batches = outcome.watch.batches
+    if not batches:
+        told = "".join(f"; {name}: {why}" for name, why in live.troubles.items())
+        log.warning("no batch line was seen: is this the log of the server at %s?%s", url, told)
+    seen = live.was_stopped and batches  # while warming up: ordinary traffic
+    if not seen and not any(point.output_tokens for point in outcome.points):
+        raise nothing_measured(url, outcome.points)
+
+
+class Driving:
     """A load under way, from the search for its server to the last lines about it."""
 
     def __init__(self, load: DrivenLoad, emit: Callable[[Record], None]) -> None:
+        """Drives nothing yet; `emit` takes the records of the load."""
         self._load = load
         self._emit = emit
         self._sweep: Sweep | None = None
@@ -132,9 +141,21 @@ class _Driving:
 
     @property
     def points(self) -> tuple[LoadResult, ...]:
+        """What it measured so far."""
         return () if self._sweep is None else self._sweep.result().points
 
     async def run(self) -> None:
+        """Drives it, and waits for what is printed late."""
+        await self.drive()
+        await asyncio.sleep(SETTLE_SECONDS)
+
+    async def drive(self) -> None:
+        """Drives it to its end.
+
+        Raises:
+            NoTargetError: There is no server to load at that address.
+            PlanError: The load cannot be driven as asked for.
+        """
         load = self._load
         target = await find_target(load.url, load.token)
         check_fits(target, load.plan)
@@ -143,9 +164,9 @@ class _Driving:
         )
         await self._sweep.run()
         self._is_over = True
-        await asyncio.sleep(SETTLE_SECONDS)
 
     def say(self, snapshot: Snapshot) -> str:
+        """How far it is, in a line."""
         far = "reading the last lines" if self._is_over else progress_text(self._newest)
         return f"{far}, {state_text(snapshot)}"
 
@@ -153,7 +174,8 @@ class _Driving:
         self._newest = progress
 
 
-def _nothing_measured(url: str, points: tuple[LoadResult, ...]) -> NothingMeasuredError:
+def nothing_measured(url: str, points: tuple[LoadResult, ...]) -> NothingMeasuredError:
+    """Why a load measured nothing, in words."""
     told = troubles(points)
     if not told or not any(point.ended_by is EndReason.ALL_FAILED for point in points):
         told.insert(0, "the load ended before anything was measured; let it run longer")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from exporter.diagnose import Outcome, diagnose_recording
 from exporter.diagnosis.compared_run import ReportError, Run, run_of
-from exporter.diagnosis.report import as_json
+from exporter.diagnosis.report import contract
 from exporter.diagnosis.server_gpus import server_gpus
 from exporter.diagnosis.steady_window import loads_of
 from exporter.load.report import load_figures, troubles
@@ -55,7 +55,7 @@ def more_figures(outcome: Outcome) -> dict[str, object]:
 
 def run_from(outcome: Outcome) -> Run:
     """An outcome as a comparison takes it: what its report says."""
-    return run_of(json.loads(as_json(outcome.diagnosis, more_figures(outcome))))
+    return run_of(json.loads(json.dumps(contract(outcome.diagnosis, more_figures(outcome)))))
 
 
 def read_run(path: Path) -> Run:

@@ -70,8 +70,8 @@ def _micro_batch_cap(figures: Figures) -> list[str]:
     default = "max_running_requests over the stages, often hundreds"
     return [
         f"{flag} {size}: {requests:.0f} requests over {stages} stages; a slot takes what waits when "
-        f"its turn comes, up to this cap (default: {default}). It can be set live: "
-        "POST /set_internal_state; requests keep their slot for life, so start the load anew"
+        f"its turn comes, up to this cap (default: {default}). Try it live: diagnose --url … "
+        f"--experiment pp_max_micro_batch_size={size}"
     ]
 
 

@@ -1,8 +1,7 @@
-"""A diagnosis → text for a terminal of 80 columns, or the one JSON object of the contract. Pure."""
+"""A diagnosis → text for a terminal of 80 columns, or the object of the contract. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
@@ -26,29 +25,21 @@ from exporter.diagnosis.wording import gain_text, sentence
 _BAR = 24
 
 
-def as_json(
-    diagnosis: Diagnosis,
-    more_figures: Mapping[str, object] | None = None,
-    beside: Mapping[str, object] | None = None,
-) -> str:
-    """The contract's object, on one line.
-
-    `more_figures` join the diagnosis' own; what is `beside` it are further keys of the object.
-    """
-    return json.dumps(
-        {
-            "verdict": diagnosis.verdict,
-            "confidence": round(diagnosis.confidence, 3),
-            "summary": sentence(diagnosis),
-            "evidence": [asdict(each) for each in diagnosis.evidence],
-            "also": list(diagnosis.also),
-            "gain": asdict(diagnosis.gain),
-            "advice": advice(diagnosis),
-            "missing": list(diagnosis.missing),
-            "figures": {**diagnosis.figures.as_json(), **(more_figures or {})},
-            **(beside or {}),
-        }
-    )
+def contract(
+    diagnosis: Diagnosis, more_figures: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """The contract's object; `more_figures` join the diagnosis' own."""
+    return {
+        "verdict": diagnosis.verdict,
+        "confidence": round(diagnosis.confidence, 3),
+        "summary": sentence(diagnosis),
+        "evidence": [asdict(each) for each in diagnosis.evidence],
+        "also": list(diagnosis.also),
+        "gain": asdict(diagnosis.gain),
+        "advice": advice(diagnosis),
+        "missing": list(diagnosis.missing),
+        "figures": {**diagnosis.figures.as_json(), **(more_figures or {})},
+    }
 
 
 def as_text(diagnosis: Diagnosis, *, color: bool = False) -> str:
@@ -133,7 +124,7 @@ def _stages(figures: Figures, color: bool) -> Iterator[str]:
             shares = f"{_share(stage.working_at_most_ratio)}       "
         yield (
             f"{stage.pp_rank:>5}  {gpus:<7}{shares}  {_share(stage.idle_ratio)}  {watts:>7}  "
-            f"{_bar(stage)}"
+            f"{stage_bar(stage)}"
         ).rstrip()
 
 
@@ -141,7 +132,7 @@ def _share(ratio: float | None) -> str:
     return "    ?" if ratio is None else f"{100 * ratio:4.0f}%"
 
 
-def _bar(stage: StageFigures) -> str:
+def stage_bar(stage: StageFigures) -> str:
     """Work as #, waiting as -, a bound on work as ?."""
     if stage.working_ratio is not None:
         work = round(_BAR * stage.working_ratio)

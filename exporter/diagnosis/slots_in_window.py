@@ -89,7 +89,7 @@ def _by_throughput(
         active_from=BY_THROUGHPUT,
         observable=shown,
         aliased=shown < active,
-        running_requests=mean * active,
+        running_requests=min(mean * active, float(concurrency)),
         sizes=None,
         effective=None,
         size_variation=None,
@@ -100,7 +100,7 @@ def _by_throughput(
         variation = math.sqrt(max(slots / active - 1.0, 0.0))
         return replace(
             figures,
-            sizes=(round(mean),) * active,
+            sizes=(round(fmean(seen)),) * active,
             effective=float(active),
             size_variation=variation,
             fairness=active / slots,

@@ -119,6 +119,16 @@ class Watch:
             XidError: lambda r: self.gpus[r.gpu].xids.append(r),
         }
 
+    def successor(self) -> Watch:
+        """A new one that knows servers, maps and cards, and nothing that happened."""
+        new = Watch()
+        new.maps.update(self.maps)
+        for server, facts in self.facts.items():
+            new.facts[server].update(facts)
+        for number, gpu in self.gpus.items():
+            new.gpus[number].identity, new.gpus[number].levels = gpu.identity, gpu.levels
+        return new
+
     def fold(self, record: Record) -> None:
         """Takes one record; a kind that says nothing to a diagnosis is ignored."""
         fold = self._fold.get(type(record))

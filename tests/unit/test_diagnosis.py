@@ -8,7 +8,7 @@ from exporter.diagnosis.advice import advice
 from exporter.diagnosis.comparisons import against_reference
 from exporter.diagnosis.figures import Figures, LogFigures, StageFigures
 from exporter.diagnosis.findings import CONFIDENT, Missing, Verdict
-from exporter.diagnosis.report import as_json, as_text
+from exporter.diagnosis.report import as_text
 from exporter.diagnosis.slot_hypotheses import herd_bound
 from exporter.diagnosis.slots_in_window import BY_WORKING
 from exporter.diagnosis.verdict import Diagnosis, diagnose
@@ -331,4 +331,3 @@ def test_a_report_fits_a_terminal_and_reads_without_color(seen: Figures) -> None
     assert max(len(line) for line in plain.split("\n")) <= 80
     assert "\x1b" not in plain
     assert colored.replace("\x1b[0m", "") != colored
-    assert "\n" not in as_json(diagnosis)
