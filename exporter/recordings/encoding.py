@@ -54,16 +54,23 @@ def encode_header(created_at: float, host: str, note: str | None) -> bytes:
     return line_of(values)
 
 
-def encode_log(line: LogLine, text: str) -> Entry:
-    """The line of an accepted log line, with the text to keep of it.
+def kept_title(title: str | None) -> str | None:
+    """What may be kept of a process title.
 
-    A title that is no scheduler's is a command line, which may hold the API key: left out.
+    One that is no scheduler's is a command line, which may hold the API key: left out.
     """
+    if title is None or not title.startswith(_SCHEDULER_TITLE):
+        return None
+    return title.split(maxsplit=1)[0]
+
+
+def encode_log(line: LogLine, text: str) -> Entry:
+    """The line of an accepted log line, with the text to keep of it."""
     values: dict[str, Any] = {"type": "log", "t": round(line.logged_at, 6), "server": line.server}
     if line.pid is not None:
         values["pid"] = line.pid
-    if line.title is not None and line.title.startswith(_SCHEDULER_TITLE):
-        values["title"] = line.title.split(maxsplit=1)[0]
+    if (title := kept_title(line.title)) is not None:
+        values["title"] = title
     return line.logged_at, values | {"message": text}
 
 
