@@ -195,14 +195,16 @@ async def demo(scenario: str, config: Config, directory: Path) -> None:
         await world.close()
 
 
-def open_recording(output: Path, option: str = "--output") -> RecordingWriter:
+def open_recording(
+    output: Path, option: str = "--output", clock: Callable[[], float] = time.time
+) -> RecordingWriter:
     """A recording begun; `option` is what names the file on the command line.
 
     Raises:
         CannotRecordError: The file cannot be created.
     """
     try:
-        return RecordingWriter(output)
+        return RecordingWriter(output, clock=clock)
     except OSError as error:
         raise CannotRecordError(
             f"cannot write the recording {output}: {error.strerror}; name a file in a folder that "

@@ -106,7 +106,7 @@ async def drive(
     """
     async with recording_at(save) as writer:
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
-        driving = _Driving(load, live.ingest.handle)
+        driving = Driving(load, live.ingest.handle)
         await live.until(driving.run(), driving.say, alone=True)
         outcome = live.outcome(driving.points)
     if not live.watch.batches:
@@ -114,16 +114,15 @@ async def drive(
         log.warning(
             "no batch line was seen: is this the log of the server at %s?%s", load.url, told
         )
-    seen = live.was_stopped and live.watch.batches  # while warming up: ordinary traffic
-    if not seen and not any(point.output_tokens for point in outcome.points):
-        raise _nothing_measured(load.url, outcome.points)
+    check_measured(load.url, outcome, was_stopped=live.was_stopped)
     return outcome
 
 
-class _Driving:
+class Driving:
     """A load under way, from the search for its server to the last lines about it."""
 
     def __init__(self, load: DrivenLoad, emit: Callable[[Record], None]) -> None:
+        """Drives nothing yet; `emit` takes the records of the load."""
         self._load = load
         self._emit = emit
         self._sweep: Sweep | None = None
@@ -132,9 +131,16 @@ class _Driving:
 
     @property
     def points(self) -> tuple[LoadResult, ...]:
+        """What was measured so far."""
         return () if self._sweep is None else self._sweep.result().points
 
     async def run(self) -> None:
+        """Finds the server and drives the load to its end.
+
+        Raises:
+            NoTargetError: There is no server to load at that address.
+            PlanError: The load cannot be driven as asked for.
+        """
         load = self._load
         target = await find_target(load.url, load.token)
         check_fits(target, load.plan)
@@ -145,16 +151,28 @@ class _Driving:
         self._is_over = True
         await asyncio.sleep(SETTLE_SECONDS)
 
+    def progress(self) -> str:
+        """How far the load is."""
+        return "reading the last lines" if self._is_over else progress_text(self._newest)
+
     def say(self, snapshot: Snapshot) -> str:
-        far = "reading the last lines" if self._is_over else progress_text(self._newest)
-        return f"{far}, {state_text(snapshot)}"
+        """How far the load is, and what the pipeline does."""
+        return f"{self.progress()}, {state_text(snapshot)}"
 
     def _note(self, progress: LoadProgress) -> None:
         self._newest = progress
 
 
-def _nothing_measured(url: str, points: tuple[LoadResult, ...]) -> NothingMeasuredError:
-    told = troubles(points)
-    if not told or not any(point.ended_by is EndReason.ALL_FAILED for point in points):
+def check_measured(url: str, outcome: Outcome, *, was_stopped: bool) -> None:
+    """Checks that a load of ours brought something to tell.
+
+    Raises:
+        NothingMeasuredError: All its requests failed, or it was too short.
+    """
+    seen = was_stopped and outcome.watch.batches  # while warming up: ordinary traffic
+    if seen or any(point.output_tokens for point in outcome.points):
+        return
+    told = troubles(outcome.points)
+    if not told or not any(point.ended_by is EndReason.ALL_FAILED for point in outcome.points):
         told.insert(0, "the load ended before anything was measured; let it run longer")
-    return NothingMeasuredError(f"cannot load {url}: {'. '.join(told)}")
+    raise NothingMeasuredError(f"cannot load {url}: {'. '.join(told)}")
