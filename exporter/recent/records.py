@@ -66,15 +66,15 @@ class _Piece(NamedTuple):
 class RecentRecords:
     """The newest ten minutes; about 4 MB for 8 GPUs and 50 lines a second."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Begins empty; `clock` is that of the records."""
+    def __init__(self, clock: Callable[[], float], log: RecentLog | None = None) -> None:
+        """Begins empty; `clock` is that of the records, `log` an empty one of other bounds."""
         self._clock = clock
         self._known = Known()
         self._changes: deque[tuple[float, Record]] = deque()
         self._stretches: deque[PackedSamples] = deque()
         self._stretch_ends_at = 0.0
         self._newest: PackedSamples | None = None
-        self._log = RecentLog()
+        self._log = RecentLog() if log is None else log
 
     def keep(self, made: Record, line: LogLine | None) -> None:
         """Takes what reached the model; the line it was read from, where there is one."""

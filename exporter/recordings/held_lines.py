@@ -44,7 +44,7 @@ class HeldLines:
             at = now
         if values["type"] in _UNDATED:
             # Facts found by looking back are old news that holds from here on.
-            at = max(at, self._created_at, self._released_to)
+            at = max(at, now - HOLD_SECONDS, self._created_at, self._released_to)
         try:
             line = line_of(values)
         except ValueError:
