@@ -7,6 +7,7 @@ No error repeats a password, or what the other side sent.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import math
@@ -58,14 +59,14 @@ class RemoteExporter:
         Raises:
             ExporterError: It is no address.
         """
-        self.name, self._auth = _parted(address)
+        self.name, self._credentials = _parted(address)
         self.ahead_seconds = 0.0
         self._doubt_seconds = math.inf
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            auth=self._auth, cookie_jar=aiohttp.DummyCookieJar(), headers=_HEADERS
+            cookie_jar=aiohttp.DummyCookieJar(), headers=_HEADERS | self._credentials
         )
         return self
 
@@ -188,7 +189,7 @@ class RemoteExporter:
         if status in (401, 403):
             remedy = (
                 "give its user and password in the address: http://USER:PASSWORD@HOST:PORT"
-                if self._auth is None
+                if not self._credentials
                 else "are user and password right?"
             )
             return ExporterError(f"{said}; {remedy}")
@@ -207,8 +208,8 @@ class RemoteExporter:
         )
 
 
-def _parted(address: str) -> tuple[str, aiohttp.BasicAuth | None]:
-    """The address without user and password, and these."""
+def _parted(address: str) -> tuple[str, dict[str, str]]:
+    """The address without user and password, and the header that these make."""
     try:
         parts = urlsplit(address)
         is_good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
@@ -221,9 +222,9 @@ def _parted(address: str) -> tuple[str, aiohttp.BasicAuth | None]:
         )
     name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
     if parts.username is None:
-        return name, None
-    user, password = unquote(parts.username), unquote(parts.password or "")
-    return name, aiohttp.BasicAuth(user, password, encoding="utf-8")
+        return name, {}
+    both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return name, {"Authorization": f"Basic {base64.b64encode(both.encode()).decode()}"}
 
 
 _MEANINGS: tuple[tuple[type[Exception], str], ...] = (

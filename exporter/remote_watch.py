@@ -86,7 +86,7 @@ class RemoteWatch:
         """Fetches pieces until `work` ends or is stopped by a signal; `said`: how far it is.
 
         Raises:
-            ExporterError: Nothing could be fetched, and no load of ours has begun.
+            ExporterError: Nothing could be fetched, and no load of ours was measured.
         """
         working = asyncio.create_task(work, name="work")
         stopping = asyncio.create_task(stopped(), name="signals")
@@ -101,7 +101,7 @@ class RemoteWatch:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await self._fetch()
+        await self.fetch()
         if self.trouble is not None:
             if not self._pieces and not self._ours:
                 raise ExporterError(self.trouble)
@@ -136,7 +136,7 @@ class RemoteWatch:
                 sys.stderr.write(f"\r{line:<79}" if terminal else line + "\n")
                 sys.stderr.flush()
                 if time.monotonic() - fetched_at >= FETCH_SECONDS:
-                    await self._fetch()
+                    await self.fetch()
                     fetched_at = time.monotonic()
         finally:
             if terminal:
@@ -150,7 +150,8 @@ class RemoteWatch:
             self._note(str(error))
             return "the exporter does not answer"
 
-    async def _fetch(self) -> None:
+    async def fetch(self) -> None:
+        """Fetches what is new; what goes wrong stands in `trouble`."""
         now = self._exporter.now()
         behind = now - self._complete_to
         if behind > MOST_SECONDS:
