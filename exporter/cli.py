@@ -29,12 +29,14 @@ from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
 from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
+from exporter.remote_exporter import ExporterError
 from exporter.simulator import SCENARIOS
 from exporter.web import CannotListenError
 
 FAILURES = (
     ConfigError,
     CannotListenError,
+    ExporterError,
     LoadError,
     NothingSeenError,
     ReportError,

@@ -19,6 +19,7 @@ from exporter.config import Config, ServerConfig
 from exporter.gpu_driver import GpuDriver
 from exporter.ingest import Feed, Ingest
 from exporter.positions import PositionStore, default_path
+from exporter.recent.records import RecentRecords
 from exporter.recordings.reader import read_records
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import LogLine, Record, ServerFacts
@@ -135,9 +136,9 @@ async def _first_of(*tasks: asyncio.Task[None]) -> None:
                 raise outcome
 
 
-async def _serve(ingest: Ingest, config: Config, greeting: str) -> None:
+async def _serve(ingest: Ingest, recent: RecentRecords, config: Config, greeting: str) -> None:
     """Serves until a signal; an input that ended for good (stdin, a recording) is served on."""
-    server = WebServer(ingest)
+    server = WebServer(ingest, lambda seconds: recent.recording(seconds, ingest.model.levels()))
     await server.start(config)
     log.info(greeting, f"http://{config.listen_host or '127.0.0.1'}:{server.port}")
     if config.listen_host is None:
@@ -171,8 +172,10 @@ async def serve(config: Config) -> None:
         FatalSourceError: Only a new process helps.
     """
     positions = PositionStore(config.state_file or default_path(os.environ))
+    recent = RecentRecords(time.time)
     try:
-        await _serve(live_ingest(config, positions=positions), config, "serving on %s/metrics")
+        ingest = live_ingest(config, positions=positions, tap=recent.keep)
+        await _serve(ingest, recent, config, "serving on %s/metrics")
     finally:
         positions.close()
 
@@ -192,10 +195,12 @@ async def demo(scenario: str, config: Config, directory: Path) -> None:
         from_start=True,
         nvml=True,
     )
-    ingest = live_ingest(config, driver=world.driver, proc_root=world.proc_root)
+    recent = RecentRecords(time.time)
+    ingest = live_ingest(config, driver=world.driver, proc_root=world.proc_root, tap=recent.keep)
     running = asyncio.create_task(world.run(), name="simulation")
     serving = asyncio.create_task(
-        _serve(ingest, config, f"demo of {scenario!r} on %s (metrics on /metrics)"), name="serve"
+        _serve(ingest, recent, config, f"demo of {scenario!r} on %s (metrics on /metrics)"),
+        name="serve",
     )
     try:
         await _first_of(serving, running)
@@ -203,14 +208,16 @@ async def demo(scenario: str, config: Config, directory: Path) -> None:
         await world.close()
 
 
-def open_recording(output: Path, option: str = "--output") -> RecordingWriter:
+def open_recording(
+    output: Path, option: str = "--output", clock: Callable[[], float] = time.time
+) -> RecordingWriter:
     """A recording begun; `option` is what names the file on the command line.
 
     Raises:
         CannotRecordError: The file cannot be created.
     """
     try:
-        return RecordingWriter(output)
+        return RecordingWriter(output, clock=clock)
     except OSError as error:
         raise CannotRecordError(
             f"cannot write the recording {output}: {error.strerror}; name a file in a folder that "
@@ -295,5 +302,6 @@ def replay_once(path: Path) -> str:
 async def replay(path: Path, config: Config) -> None:
     """Serves a recording at the speed it was made; after its end, its last instant."""
     source = RecordingSource(path)
-    ingest = Ingest((Feed(source),), mapper=StageMapper(()), clock=source.now)
-    await _serve(ingest, config, f"replaying {path} on %s/metrics")
+    recent = RecentRecords(source.now)
+    ingest = Ingest((Feed(source),), mapper=StageMapper(()), clock=source.now, tap=recent.keep)
+    await _serve(ingest, recent, config, f"replaying {path} on %s/metrics")

@@ -6,17 +6,17 @@ In: a recording, or what was watched live. Out: the diagnosis of one pipeline. P
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from exporter.diagnosis.measure import measure
 from exporter.diagnosis.verdict import Diagnosis, diagnose
 from exporter.diagnosis.watch import PipelineKey, Watch
-from exporter.ingest import Feed, Ingest
+from exporter.ingest import Ingest
 from exporter.load.result import LoadResult
-from exporter.recordings.reader import RecordingReader, read_records
+from exporter.recordings.reader import read_records
 from exporter.records import LogLine, Record
-from exporter.sources.recording import RecordingSource
 from exporter.stage_map import StageMapper
 
 log = logging.getLogger(__name__)
@@ -96,33 +96,30 @@ def watch_recording(path: Path) -> Watch:
         RecordingError: It is no recording this version can read.
     """
     reader = read_records(path)
-    watch = Watch()
-
-    def tap(record: Record, _line: LogLine | None) -> None:
-        watch.fold(record)
-
-    ingest = Ingest(
-        (Feed(RecordingSource(path)),),
-        mapper=StageMapper(()),
-        clock=lambda: reader.newest_at or 0.0,
-        tap=tap,
-    )
-    _feed(reader, ingest, watch)
+    watch = watch_records(reader.timed())
     if summary := reader.summary():
         log.warning("%s", summary)
     return watch
 
 
-def _feed(reader: RecordingReader, ingest: Ingest, watch: Watch) -> None:
+def watch_records(timed: Iterable[tuple[float, Record]]) -> Watch:
+    """Everything that records with their places in time, oldest first, hold for a diagnosis."""
+    watch, newest_at = Watch(), 0.0
+
+    def tap(record: Record, _line: LogLine | None) -> None:
+        watch.fold(record)
+
+    ingest = Ingest((), mapper=StageMapper(()), clock=lambda: newest_at, tap=tap)
     harvested_at = None
-    for record in reader:
+    for at, record in timed:
+        newest_at = max(newest_at, at)
         ingest.handle(record)
-        now = ingest.clock()
-        if harvested_at is None or now - harvested_at >= HARVEST_SECONDS:
+        if harvested_at is None or newest_at - harvested_at >= HARVEST_SECONDS:
             harvest(ingest, watch)
-            harvested_at = now
+            harvested_at = newest_at
     ingest.finish()
     harvest(ingest, watch)
+    return watch
 
 
 def harvest(ingest: Ingest, watch: Watch) -> None:

@@ -25,6 +25,7 @@ from exporter.html_report.page import page
 from exporter.live_diagnosis import attach, drive
 from exporter.live_experiment import drive_experiment
 from exporter.load.report import load_lines, troubles
+from exporter.remote_diagnosis import drive_beside, watch_exporter
 from exporter.reports import more_figures, read_run, run_from
 
 HELP = "say why a pipeline is as fast as it is"
@@ -52,6 +53,7 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
         ConfigError: Options that do not go together, wrong sources, or a page that cannot be written.
         LoadError: The load cannot be driven, or measured nothing.
         NothingSeenError: The log cannot be read.
+        ExporterError: The exporter cannot be asked.
         CannotRecordError: The recording cannot be written.
         FatalSourceError: A source cannot be read by this process.
     """
@@ -75,7 +77,12 @@ def _outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Out
     if arguments.attach:
         seconds = arguments.duration or WATCH_SECONDS
         return asyncio.run(attach(config(), seconds, save=arguments.save))
+    if arguments.url is None:
+        seconds = arguments.duration or WATCH_SECONDS
+        return asyncio.run(watch_exporter(arguments.exporter, seconds, save=arguments.save))
     load = driven_load(arguments)
+    if arguments.exporter is not None:
+        return asyncio.run(drive_beside(arguments.exporter, load, save=arguments.save))
     known = config()
     # The probe takes a key from a file alone; without it, it would be turned away.
     if load.token is None or arguments.token_file is not None:

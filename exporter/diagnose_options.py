@@ -26,16 +26,37 @@ _PLANNED = {
     "rate": "rate_per_second",
 }
 """Fields of the plan by option."""
+_WAYS = ("recording", "attach", "url", "exporter")
+_ELSEWHERE = {
+    "recording": "--recording",
+    "attach": "--attach",
+    "config": "--config",
+    "unit": "--unit",
+    "container": "--container",
+    "identifier": "--identifier",
+    "files": "--file",
+    "stdin": "--stdin",
+    "server": "--server",
+    "journal_dir": "--journal-dir",
+    "from_start": "--from-start",
+    "no_nvml": "--no-nvml",
+}
+"""Options by attribute that say nothing where an exporter watches."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `diagnose` takes, without the sources."""
-    what = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("--recording", type=Path, metavar="FILE", help="what `record` has written")
     what.add_argument(
         "--attach", action="store_true", help="watch the server on this host, without a load"
     )
     what.add_argument("--url", help="drive a load against the server at this address and watch it")
+    parser.add_argument(
+        "--exporter",
+        metavar="URL",
+        help="watch through the exporter that runs there, without a load or with that of --url",
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of the report"
     )
@@ -121,6 +142,7 @@ def check_together(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigError: Such an option was given.
     """
+    _check_ways(arguments)
     if arguments.url is None:
         for name in (*_PLANNED, "sweep", "token_file", "experiment"):
             if getattr(arguments, name) is not None:
@@ -130,11 +152,26 @@ def check_together(arguments: argparse.Namespace) -> None:
             raise ConfigError(
                 "--experiment drives one load twice: give --concurrency instead of --sweep"
             )
+        if arguments.exporter is not None:
+            raise ConfigError(
+                "--experiment reads the server's log on this host: run it there, without --exporter"
+            )
         _tried_value(arguments.experiment)
     if arguments.recording is not None:
         for name in ("duration", "save"):
             if getattr(arguments, name) is not None:
                 raise ConfigError(f"--{name} is about a live server, --recording is of the past")
+
+
+def _check_ways(arguments: argparse.Namespace) -> None:
+    """Something to look at is named, and nothing of this host beside another's exporter."""
+    if not any(getattr(arguments, name) for name in _WAYS):
+        raise ConfigError(f"say what to look at: --{', --'.join(_WAYS)}; --help tells more")
+    if arguments.exporter is None:
+        return
+    for name, option in _ELSEWHERE.items():
+        if getattr(arguments, name):
+            raise ConfigError(f"{option} is about sources here, --exporter has its own")
 
 
 def driven_load(arguments: argparse.Namespace) -> DrivenLoad:

@@ -109,21 +109,25 @@ async def drive(
         driving = Driving(load, live.ingest.handle)
         await live.until(driving.run(), driving.say, alone=True)
         outcome = live.outcome(driving.points)
-    check_measured(outcome, live, load.url)
+    warn_if_silent(outcome, live, load.url)
+    check_measured(load.url, outcome, was_stopped=live.was_stopped)
     return outcome
 
 
-def check_measured(outcome: Outcome, live: LiveWatch, url: str) -> None:
-    """Warns where the log said nothing about a load.
-
-    Raises:
-        NothingMeasuredError: The load had no answer either.
-    """
-    batches = outcome.watch.batches
-    if not batches:
+def warn_if_silent(outcome: Outcome, live: LiveWatch, url: str) -> None:
+    """Warns where the log said nothing about a load."""
+    if not outcome.watch.batches:
         told = "".join(f"; {name}: {why}" for name, why in live.troubles.items())
         log.warning("no batch line was seen: is this the log of the server at %s?%s", url, told)
-    seen = live.was_stopped and batches  # while warming up: ordinary traffic
+
+
+def check_measured(url: str, outcome: Outcome, *, was_stopped: bool) -> None:
+    """Checks that a load of ours brought something to tell.
+
+    Raises:
+        NothingMeasuredError: All its requests failed, or it was too short.
+    """
+    seen = was_stopped and outcome.watch.batches  # while warming up: ordinary traffic
     if not seen and not any(point.output_tokens for point in outcome.points):
         raise nothing_measured(url, outcome.points)
 
@@ -141,7 +145,7 @@ class Driving:
 
     @property
     def points(self) -> tuple[LoadResult, ...]:
-        """What it measured so far."""
+        """What was measured so far."""
         return () if self._sweep is None else self._sweep.result().points
 
     async def run(self) -> None:
@@ -150,7 +154,7 @@ class Driving:
         await asyncio.sleep(SETTLE_SECONDS)
 
     async def drive(self) -> None:
-        """Drives it to its end.
+        """Finds the server and drives the load to its end.
 
         Raises:
             NoTargetError: There is no server to load at that address.
@@ -165,10 +169,13 @@ class Driving:
         await self._sweep.run()
         self._is_over = True
 
+    def progress(self) -> str:
+        """How far the load is."""
+        return "reading the last lines" if self._is_over else progress_text(self._newest)
+
     def say(self, snapshot: Snapshot) -> str:
-        """How far it is, in a line."""
-        far = "reading the last lines" if self._is_over else progress_text(self._newest)
-        return f"{far}, {state_text(snapshot)}"
+        """How far the load is, and what the pipeline does."""
+        return f"{self.progress()}, {state_text(snapshot)}"
 
     def _note(self, progress: LoadProgress) -> None:
         self._newest = progress

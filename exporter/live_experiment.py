@@ -22,6 +22,7 @@ from exporter.live_diagnosis import (
     Driving,
     check_measured,
     nothing_measured,
+    warn_if_silent,
 )
 from exporter.live_watch import LiveWatch, recording_at
 from exporter.load.failures import LoadError
@@ -74,7 +75,8 @@ async def drive_experiment(
         course = _Course(live, load, trial)
         await live.until(course.run(), course.say, alone=True)
         outcome = course.outcome()
-    check_measured(outcome, live, load.url)
+    warn_if_silent(outcome, live, load.url)
+    check_measured(load.url, outcome, was_stopped=live.was_stopped)
     return outcome
 
 

@@ -177,8 +177,10 @@ def _ending_signals() -> tuple[signal.Signals, ...]:
 
 
 @contextlib.asynccontextmanager
-async def recording_at(path: Path | None) -> AsyncIterator[RecordingWriter | None]:
-    """A recording that is made meanwhile; `None`: none is.
+async def recording_at(
+    path: Path | None, clock: Callable[[], float] = time.time
+) -> AsyncIterator[RecordingWriter | None]:
+    """A recording that is made meanwhile; `None`: none is. `clock` is that of its records.
 
     Raises:
         CannotRecordError: The file cannot be created.
@@ -186,7 +188,7 @@ async def recording_at(path: Path | None) -> AsyncIterator[RecordingWriter | Non
     if path is None:
         yield None
         return
-    writer = open_recording(path, "--save")
+    writer = open_recording(path, "--save", clock)
     try:
         yield writer
     finally:

@@ -97,6 +97,9 @@ def storable(message: str) -> str | None:
     Unknown fields, whatever a traceback quotes and every free text are left out. The result
     parses to the same record, but for its count of unknown fields. `None`: nothing may be kept.
     """
+    layout = _layouts.get(_outline(message))
+    if layout is not None and layout.read(message) is not None:
+        return message  # a layout holds known fields alone
     parsed = _parse_slowly(message)
     if parsed is None or isinstance(parsed, Refusal):
         return None

@@ -11,6 +11,7 @@ from exporter.records import (
     ActivityLevel,
     FactValue,
     GpmWindow,
+    GpuGauges,
     GpuLevels,
     LoadEvent,
     LoadPhase,
@@ -80,6 +81,9 @@ def write_recording(
                     writer.write_log(line, entry.message)
             for record in sampler.sample():
                 writer.write(record)
+            if _throttles(simulation.scenario):
+                for gpu in range(STAGES):
+                    writer.write(_gauges(simulation.driver, gpu, simulation.now))
         truth = simulation.truth(started_at, simulation.now)
         tokens = round(truth.generated_tokens_per_second * seconds)
         end = LoadEvent(simulation.now, LoadPhase.END, concurrency, tokens, seconds, errors=0)
@@ -132,6 +136,21 @@ class _Sampler:
                 metrics.tensor_ratio,
                 metrics.graphics_ratio,
             )
+
+
+def _throttles(scenario: Scenario) -> bool:
+    """Whether the driver would name what holds a card down; that scenario's gauges are written."""
+    return scenario.fault is not None and scenario.fault.throttle_reason is not None
+
+
+def _gauges(driver: SimulatedDriver, gpu: int, now: float) -> GpuGauges:
+    return GpuGauges(
+        gpu,
+        now,
+        temperature_celsius=driver.temperature_celsius(gpu),
+        sm_clock_hertz=driver.sm_clock_hertz(gpu),
+        throttle_reasons=driver.throttle_reasons(gpu),
+    )
 
 
 def _introduction(simulation: Simulation) -> Iterator[Record]:

@@ -60,6 +60,14 @@ def test_a_demo_scenario_is_named_or_left_open(scenario: str, tmp_path: Path) ->
     assert not is_confidently_wrong(diagnosis, scenario)
 
 
+def test_a_card_held_down_by_heat_is_named_offline_too(tmp_path: Path) -> None:
+    path = written(SCENARIOS["gpu_fault"], tmp_path, "no levels", seconds=60.0, seed=3)
+    diagnosis = diagnose_recording(path).diagnosis
+    assert diagnosis.verdict is Verdict.GPU_FAULT
+    assert diagnosis.confidence >= CONFIDENT
+    assert diagnosis.evidence[0].quantity == "throttled_ratio"
+
+
 @pytest.mark.parametrize("part", SLICE)
 @pytest.mark.parametrize("truth", CLASSES)
 def test_a_random_server_is_never_confidently_misjudged(

@@ -53,10 +53,14 @@ class Ended(NamedTuple):
         return answer
 
 
-async def start(*arguments: str) -> asyncio.subprocess.Process:
+async def start_with(*arguments: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "exporter", "diagnose", "--no-nvml", "--json", *arguments)
+    command = (sys.executable, "-m", "exporter", "diagnose", *arguments)
     return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+
+
+async def start(*arguments: str) -> asyncio.subprocess.Process:
+    return await start_with("--no-nvml", "--json", *arguments)
 
 
 async def end_of(process: asyncio.subprocess.Process) -> Ended:

@@ -16,7 +16,7 @@ from exporter.diagnosis.comparison_cautions import cautions
 from exporter.diagnosis.comparison_report import comparison_object, comparison_text
 from exporter.diagnosis.comparison_wording import sentence
 from exporter.diagnosis.figures import Figures, LogFigures, StageFigures
-from exporter.diagnosis.report import as_json
+from exporter.diagnosis.report import contract
 from exporter.diagnosis.server_gpus import server_gpus
 from exporter.diagnosis.verdict import diagnose
 from exporter.diagnosis.watch import Watch
@@ -69,7 +69,7 @@ PP8 = Figures(
 
 def report(figures: Figures, **more: object) -> dict[str, Any]:
     """What `diagnose --json` prints of these figures."""
-    printed = json.loads(as_json(diagnose(figures), {"gpus": GPUS, **more}))
+    printed = json.loads(json.dumps(contract(diagnose(figures), {"gpus": GPUS, **more})))
     assert isinstance(printed, dict)
     return printed
 
