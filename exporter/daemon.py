@@ -1,4 +1,4 @@
-"""Wires sources, model and HTTP into the running programs: serve, demo, record, replay."""
+"""The running programs: serve, demo, record, replay."""
 
 from __future__ import annotations
 
@@ -16,28 +16,21 @@ from prometheus_client.exposition import generate_latest
 
 from exporter.collector import SnapshotCollector
 from exporter.config import Config, ServerConfig
-from exporter.gpu_driver import GpuDriver
 from exporter.ingest import Feed, Ingest
+from exporter.live_sources import live_ingest
 from exporter.positions import PositionStore, default_path
 from exporter.recent.records import RecentRecords
 from exporter.recordings.reader import read_records
 from exporter.recordings.writer import RecordingWriter
-from exporter.records import LogLine, Record, ServerFacts
-from exporter.sglang_log import is_wanted, storable
+from exporter.records import LogLine, Record
+from exporter.sglang_log import storable
 from exporter.simulator import DemoServer
-from exporter.sources import Source
-from exporter.sources.files.source import FilesSource, StdinSource
-from exporter.sources.gpus.nvml import NvmlDriver
-from exporter.sources.gpus.sampler import GpuSampler
-from exporter.sources.journal.source import JournalMatch, JournalSource
 from exporter.sources.recording import RecordingSource
-from exporter.sources.server.probe import ServerProbe
 from exporter.stage_map import StageMapper
 from exporter.web import WebServer
 
 log = logging.getLogger(__name__)
 
-PROC = Path("/proc")
 PROGRESS_SECONDS = 1.0
 
 
@@ -45,61 +38,7 @@ class CannotRecordError(Exception):
     """The recording cannot be written; the message names the remedy."""
 
 
-# --- wiring ------------------------------------------------------------------------------------
-
-
-def log_source(server: ServerConfig, config: Config) -> Source:
-    """The source a server's log is read from."""
-    if server.stdin:
-        return StdinSource(server.name, is_wanted)
-    if server.files:
-        return FilesSource(server.name, server.files, is_wanted, from_start=config.from_start)
-    match = JournalMatch(unit=server.unit, container=server.container, identifier=server.identifier)
-    return JournalSource(
-        server.name,
-        match,
-        is_wanted,
-        directory=config.journal_directory,
-        from_start=config.from_start,
-    )
-
-
-def live_ingest(
-    config: Config,
-    *,
-    driver: GpuDriver | None = None,
-    proc_root: Path = PROC,
-    positions: PositionStore | None = None,
-    tap: Callable[[Record, LogLine | None], None] | None = None,
-) -> Ingest:
-    """Sources, rules and model as the configuration says; `driver` stands in for NVML."""
-    feeds = [Feed(log_source(server, config), server.name) for server in config.servers]
-    feeds += [
-        Feed(
-            ServerProbe(server.name, server.url, token_file=server.token_file),
-            server.name,
-            reads_log=False,
-            optional=True,
-        )
-        for server in config.servers
-        if server.url is not None
-    ]
-    sampler = None
-    if config.nvml:
-        sampler = GpuSampler(driver or NvmlDriver(), proc_root=proc_root)
-        feeds.append(Feed(sampler, reads_log=False))
-    ingest = Ingest(
-        feeds,
-        mapper=StageMapper(config.servers),
-        clock=time.time,
-        positions=positions,
-        sampler=sampler,
-        tap=tap,
-    )
-    for server in config.servers:
-        if server.facts:
-            ingest.learn(ServerFacts(server.name, time.time(), server.facts, "configuration"))
-    return ingest
+# --- until a signal ----------------------------------------------------------------------------
 
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)

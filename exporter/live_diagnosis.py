@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.config import Config
-from exporter.daemon import PROC
 from exporter.diagnose import Outcome
 from exporter.gpu_driver import GpuDriver
+from exporter.live_sources import PROC
 from exporter.live_watch import LiveWatch, recording_at, state_text
 from exporter.load.detection import check_fits, find_target
 from exporter.load.failures import LoadError

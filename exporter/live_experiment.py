@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.config import Config
-from exporter.daemon import PROC
 from exporter.diagnose import Experiment, Outcome
 from exporter.diagnosis.watch import Watch
 from exporter.gpu_driver import GpuDriver
@@ -24,6 +23,7 @@ from exporter.live_diagnosis import (
     nothing_measured,
     warn_if_silent,
 )
+from exporter.live_sources import PROC
 from exporter.live_watch import LiveWatch, recording_at
 from exporter.load.failures import LoadError
 from exporter.load.live_setting import (

@@ -18,17 +18,16 @@ from typing import Any
 
 from exporter.config import Config
 from exporter.daemon import (
-    PROC,
     STOPPING,
     ignore_signals,
     keep,
-    live_ingest,
     open_recording,
     stopped,
 )
 from exporter.diagnose import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
 from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.gpu_driver import GpuDriver
+from exporter.live_sources import PROC, live_ingest
 from exporter.load.result import LoadResult
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import LogLine, Record
