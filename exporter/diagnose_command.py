@@ -10,11 +10,18 @@ from collections.abc import Callable
 
 from exporter.config import Config
 from exporter.diagnose import Outcome, diagnose_recording
-from exporter.diagnose_options import WATCH_SECONDS, check_together, driven_load, with_url
+from exporter.diagnose_options import (
+    WATCH_SECONDS,
+    check_together,
+    driven_load,
+    log_question,
+    with_url,
+)
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_json, as_text
 from exporter.live_diagnosis import attach, drive
 from exporter.load.report import load_figures, load_lines, troubles
+from exporter.log_diagnosis import diagnose_log
 
 HELP = "say why a pipeline is as fast as it is"
 DESCRIPTION = """\
@@ -48,6 +55,8 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
 def _outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Outcome:
     if arguments.recording is not None:
         return diagnose_recording(arguments.recording)
+    if arguments.log is not None:
+        return diagnose_log(log_question(arguments, config))
     if arguments.attach:
         seconds = arguments.duration or WATCH_SECONDS
         return asyncio.run(attach(config(), seconds, save=arguments.save))

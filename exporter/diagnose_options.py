@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from exporter.config import Config, ConfigError
 from exporter.live_diagnosis import DrivenLoad
 from exporter.load.plan import LoadPlan, PlanError
 from exporter.load.tokens import API_KEY_VARIABLE, find_token
+from exporter.log_diagnosis import LogQuestion
+from exporter.sources.journal.entries import JournalMatch
 
 WATCH_SECONDS = 60.0
 MAX_TOKENS = 4096
@@ -30,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `diagnose` takes, without the sources."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--recording", type=Path, metavar="FILE", help="what `record` has written")
+    what.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="a saved log: text, or the journal as `journalctl -o json --all` exports it; - is stdin",
+    )
     what.add_argument(
         "--attach", action="store_true", help="watch the server on this host, without a load"
     )
@@ -53,7 +62,10 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load (with --url)")
     points = load.add_mutually_exclusive_group()
     points.add_argument(
-        "--concurrency", type=int, metavar="N", help="requests kept in flight (default: 32)"
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="requests kept in flight (default: 32; with --log: that were, if known)",
     )
     points.add_argument(
         "--sweep", type=_counts, metavar="N,N,…", help="one load after the other, e.g. 1,8,32"
@@ -107,12 +119,39 @@ def check_together(arguments: argparse.Namespace) -> None:
     """
     if arguments.url is None:
         for name in (*_PLANNED, "sweep", "token_file"):
-            if getattr(arguments, name) is not None:
+            known = name == "concurrency" and arguments.log is not None
+            if getattr(arguments, name) is not None and not known:
                 raise ConfigError(f"--{name.replace('_', '-')} is about a load: give --url too")
-    if arguments.recording is not None:
+    for past in ("recording", "log"):
         for name in ("duration", "save"):
-            if getattr(arguments, name) is not None:
-                raise ConfigError(f"--{name} is about a live server, --recording is of the past")
+            if getattr(arguments, past) is not None and getattr(arguments, name) is not None:
+                raise ConfigError(f"--{name} is about a live server, --{past} is of the past")
+    if arguments.log is not None:
+        _check_log(arguments)
+
+
+def _check_log(arguments: argparse.Namespace) -> None:
+    for name in ("config", "files", "stdin", "journal_dir", "from_start", "server"):
+        if getattr(arguments, name):
+            option = {"files": "file"}.get(name, name.replace("_", "-"))
+            raise ConfigError(f"--{option} is about a live server, --log is of the past")
+    if arguments.concurrency is not None and arguments.concurrency < 1:
+        raise ConfigError("--concurrency must be at least 1")
+
+
+def log_question(arguments: argparse.Namespace, config: Callable[[], Config]) -> LogQuestion:
+    """The saved log that is asked about.
+
+    Raises:
+        ConfigError: A source option names no server.
+    """
+    pick = None
+    if arguments.unit or arguments.container or arguments.identifier:
+        server = config().servers[0]
+        pick = JournalMatch(
+            unit=server.unit, container=server.container, identifier=server.identifier
+        )
+    return LogQuestion(arguments.log, arguments.concurrency, pick)
 
 
 def driven_load(arguments: argparse.Namespace) -> DrivenLoad:

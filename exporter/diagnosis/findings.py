@@ -42,6 +42,8 @@ class Missing(StrEnum):
     STAGES = "the stages on other nodes"
     GRAPHS = "whether decode runs as CUDA graphs"
     PREFILL = "the share of prefill"
+    TIMES = "times finer than a second: gaps and stops below that do not show"
+    ARGUMENTS = "the arguments the server was started with"
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,8 @@ def _card(figures: Figures) -> str:
 
 
 def _cannot_tell(figures: Figures) -> str:
+    if figures.lines_seen == 0 and figures.window_seconds is None:
+        return "No batch line of an SGLang server was seen: there is nothing to judge."
     if figures.window_seconds is None:
         return "No steady load was seen long enough to judge."
     return f"What is seen does not decide between causes; {_occupancy(figures)}."
