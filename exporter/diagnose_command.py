@@ -61,11 +61,7 @@ def _outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Out
         seconds = arguments.duration or WATCH_SECONDS
         return asyncio.run(attach(config(), seconds, save=arguments.save))
     load = driven_load(arguments)
-    known = config()
-    # The probe takes a key from a file alone; without it, it would be turned away.
-    if load.token is None or arguments.token_file is not None:
-        known = with_url(known, load.url, arguments.token_file)
-    return asyncio.run(drive(known, load, save=arguments.save))
+    return asyncio.run(drive(with_url(config(), load), load, save=arguments.save))
 
 
 def _report(outcome: Outcome, *, json: bool) -> None:

@@ -185,8 +185,8 @@ def driven_load(arguments: argparse.Namespace) -> DrivenLoad:
     )
 
 
-def with_url(config: Config, url: str, token_file: Path | None) -> Config:
+def with_url(config: Config, load: DrivenLoad) -> Config:
     """The configuration with the loaded server's own facts asked for, where it has one server."""
     if len(config.servers) != 1 or config.servers[0].url is not None:
         return config
-    return replace(config, servers=(replace(config.servers[0], url=url, token_file=token_file),))
+    return replace(config, servers=(replace(config.servers[0], url=load.url, token=load.token),))

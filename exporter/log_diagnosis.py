@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 LARGE_BYTES = 100 * 10**6
 """From here on reading a log takes so long that progress is told."""
+_MOST_OF_IT = 0.5
+_SURE_OF_A_PART = 0.65
+"""Nobody is confident of a load by the smaller part of it that tells."""
 _TELL_SECONDS = 1.0
 _TELL_FILE_SECONDS = 10.0
 
@@ -82,7 +85,7 @@ def _read(saved: SavedLog) -> tuple[Starts, Counter[str]]:
 
 
 def _outcome(watch: Watch, key: PipelineKey, concurrency: int | None, saved: SavedLog) -> Outcome:
-    window = choose_window(watch, key)
+    window, whole = choose_window(watch, key), True
     if window is None:
         figures = measure(watch, key)
     else:
@@ -90,9 +93,14 @@ def _outcome(watch: Watch, key: PipelineKey, concurrency: int | None, saved: Sav
         figures = figures_in(watch, key, window)
         telling = telling_window(watch, key, window) if figures.slots.effective is None else None
         if telling is not None:
-            figures = figures_in(watch, key, _said_so(telling, saved))
+            figures = figures_in(watch, key, telling)
+            whole = telling.seconds >= _MOST_OF_IT * window.seconds
     diagnosis = diagnose(figures)
+    if not whole:
+        diagnosis = replace(diagnosis, confidence=min(diagnosis.confidence, _SURE_OF_A_PART))
     missing = dict.fromkeys(diagnosis.missing)
+    if Missing.SLOTS in missing and concurrency is None:
+        missing[Missing.CONCURRENCY] = None
     if watch.batches and not {"pp_size", "decode_log_interval"} <= figures.facts.keys():
         missing[Missing.ARGUMENTS] = None
     if watch.batches and saved.resolution_seconds:

@@ -230,6 +230,9 @@ _SHOWS: dict[Missing, Callable[[Figures], list[str]]] = {
         "SGLANG_LOG_MS=1 stamps milliseconds (from 0.5.6 on); an export of the journal has them in "
         "any case: journalctl -u UNIT -o json --all"
     ],
+    Missing.CONCURRENCY: lambda _: [
+        "--concurrency N beside --log, if it is known what the clients kept in flight"
+    ],
     Missing.ARGUMENTS: lambda _: [
         "the log from the server's start on: its line `server_args=` has pp_size and "
         "decode_log_interval (an export of the journal: with --all)"

@@ -43,6 +43,7 @@ class Missing(StrEnum):
     GRAPHS = "whether decode runs as CUDA graphs"
     PREFILL = "the share of prefill"
     TIMES = "times finer than a second: gaps and stops below that do not show"
+    CONCURRENCY = "how many requests the clients kept in flight"
     ARGUMENTS = "the arguments the server was started with"
 
 

@@ -162,7 +162,10 @@ def _slots(figures: Figures) -> Iterator[str]:
         return
     yield ""
     if slots.sizes is None:
-        yield from _wrapped(f"not observable: {slots.reason}", "slots   ")
+        told = f"not observable: {slots.reason}"
+        if slots.effective is not None:
+            told = f"{slots.effective:.2g} of {slots.slots} in effect: {slots.active_from}"
+        yield from _wrapped(told, "slots   ")
         return
     sizes = [*slots.sizes, *[0] * (slots.slots - len(slots.sizes))]
     yield from _wrapped(" ".join(map(str, sizes)), "slots   ")

@@ -93,6 +93,11 @@ class JournalExport:
         self._pick = pick
         self._decoders: dict[tuple[str, JournalMatch], EntryDecoder] = {}
 
+    @property
+    def writers(self) -> int:
+        """Units, containers and identifiers whose entries were read."""
+        return len(self._decoders)
+
     def line(self, raw: bytes) -> tuple[float, LogLine] | None:
         """A wanted line and its instant; `None` if the entry is none.
 

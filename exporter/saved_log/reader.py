@@ -190,6 +190,10 @@ class SavedLog:
         parts = [f"{count} {reason}" for reason, count in counts.most_common() if count]
         if self._file.damage:
             parts.append(self._file.damage)
+        if self.export is not None and not self.export.writers:
+            parts.append("none is of the server that was asked for")
         if self.export is not None and (lost := self.export.health.suppressed_messages):
             parts.append(f"{lost} messages were dropped by journald's rate limit")
-        return f"{self._name}: of {self.lines_read} lines {', '.join(parts)}" if parts else None
+        if not parts:
+            return None
+        return f"{self._name}, {self.lines_read} lines, not used: {', '.join(parts)}"
