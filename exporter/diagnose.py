@@ -32,12 +32,14 @@ class Outcome:
     Attributes:
         pipeline: Its server and dp_rank.
         points: What loads of ours measured meanwhile, in the order they were driven.
+        troubles: Why a log could not be read, a sentence each.
     """
 
     diagnosis: Diagnosis
     watch: Watch
     pipeline: PipelineKey
     points: tuple[LoadResult, ...] = ()
+    troubles: tuple[str, ...] = ()
 
 
 def diagnose_recording(path: Path) -> Outcome:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
+import textwrap
 from collections.abc import Callable
 
 from exporter.config import Config
@@ -18,7 +19,7 @@ from exporter.diagnose_options import (
     with_url,
 )
 from exporter.diagnosis.findings import Verdict
-from exporter.diagnosis.report import as_json, as_text
+from exporter.diagnosis.report import COLUMNS, as_json, as_text
 from exporter.live_diagnosis import attach, drive
 from exporter.load.report import load_figures, load_lines, troubles
 from exporter.log_diagnosis import diagnose_log
@@ -68,10 +69,14 @@ def _report(outcome: Outcome, *, json: bool) -> None:
     points = outcome.points
     failures = troubles(points)
     if json:
-        more = {"load": load_figures(points), "load_errors": failures} if points else {}
+        more: dict[str, object] = {"log_errors": list(outcome.troubles)} if outcome.troubles else {}
+        if points:
+            more |= {"load": load_figures(points), "load_errors": failures}
         sys.stdout.write(as_json(outcome.diagnosis, more) + "\n")
         return
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     sys.stdout.write(as_text(outcome.diagnosis, color=color))
     if points:
         sys.stdout.write("\n" + "\n".join([*load_lines(points), *failures]) + "\n")
+    for trouble in outcome.troubles:
+        sys.stdout.write("\n" + textwrap.fill(trouble, COLUMNS, break_on_hyphens=False) + "\n")

@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ class LiveWatch:
         """The diagnosis of what was seen, under these loads; nothing more may come."""
         self.ingest.finish()
         harvest(self.ingest, self.watch)
-        return diagnose_watch(self.watch, points)
+        troubles = tuple(f"{name}: {why}" for name, why in self.troubles.items())
+        return replace(diagnose_watch(self.watch, points), troubles=troubles)
 
     def _log_troubles(self) -> dict[str, str]:
         return {

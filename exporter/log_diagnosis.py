@@ -29,6 +29,8 @@ from exporter.sources.journal.entries import JournalMatch
 
 log = logging.getLogger(__name__)
 
+MOST_STARTS = 64
+"""The newest ones are kept."""
 LARGE_BYTES = 100 * 10**6
 """From here on reading a log takes so long that progress is told."""
 _MOST_OF_IT = 0.5
@@ -122,17 +124,17 @@ class Starts:
     def __init__(self, resolution_seconds: float) -> None:
         """Names how fine the log's times are."""
         self._resolution_seconds = resolution_seconds
-        self._watches: dict[str, list[tuple[str | None, Watch]]] = {}
+        self._watches: dict[str, dict[str | None, Watch]] = {}
 
     def fold(self, record: Record, line: LogLine) -> None:
         """Takes an accepted record of a line."""
-        known = self._watches.setdefault(line.server, [])
-        if not known or known[-1][0] != line.launch:
-            # A start without a batch line tells nothing; it makes room for the next.
-            if known and not known[-1][1].batches:
-                known.pop()
-            known.append((line.launch, self._new_watch()))
-        known[-1][1].fold(record)
+        starts = self._watches.setdefault(line.server, {})
+        watch = starts.get(line.launch)
+        if watch is None:
+            if len(starts) >= MOST_STARTS:
+                del starts[next(iter(starts))]
+            watch = starts[line.launch] = self._new_watch()
+        watch.fold(record)
 
     def _new_watch(self) -> Watch:
         watch = Watch()
@@ -144,7 +146,7 @@ class Starts:
         lines: Counter[PipelineKey] = Counter()
         for server, starts in self._watches.items():
             lines[server, 0] += 0
-            for _, watch in starts:
+            for watch in starts.values():
                 lines.update({key: len(kept) for key, kept in watch.batches.items()})
         if not lines:
             return None
@@ -162,7 +164,7 @@ class Starts:
 
     def judged(self, key: PipelineKey) -> tuple[Watch, int, int]:
         """The last start with a steady load, or else with lines; its number, and of how many."""
-        starts = [watch for _, watch in self._watches.get(key[0], [])] or [self._new_watch()]
+        starts = list(self._watches.get(key[0], {}).values()) or [self._new_watch()]
         numbers = range(len(starts), 0, -1)
         for number in numbers:
             if choose_window(starts[number - 1], key) is not None:

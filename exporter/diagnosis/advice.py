@@ -207,7 +207,10 @@ def _show_working(figures: Figures) -> list[str]:
 
 
 _SHOWS: dict[Missing, Callable[[Figures], list[str]]] = {
-    Missing.LOAD: lambda _: ["a steady load of known concurrency, 30 s of warm-up and 60 s more"],
+    Missing.LOAD: lambda figures: [
+        f"diagnose --url URL --sweep 1,{figures.concurrency or 32}: a steady load of known "
+        "concurrency, 30 s of warm-up and 60 s more, and a single stream beside it"
+    ],
     Missing.LINES: lambda _: [
         "is this the log of the server? `systemctl list-units 'sglang*'` names its unit; batch "
         "lines look like `[2026-11-30 12:00:00 PP3] Decode batch, #running-req: 8, …`",

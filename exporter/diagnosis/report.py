@@ -90,9 +90,16 @@ def _head(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
         )
     rate = figures.log.tokens_per_second
     if rate is not None:
-        scaling = figures.scaling_ratio
-        alone = "" if scaling is None else f"; {scaling:.2f} of {figures.pp_size} single streams"
-        yield f"output  {rate:.0f} tokens/s{alone}"
+        yield f"output  {rate:.0f} tokens/s{_alone(figures)}"
+
+
+def _alone(figures: Figures) -> str:
+    scaling = figures.scaling_ratio
+    if scaling is None:
+        return ""
+    if figures.pp_size == 1:
+        return f"; {scaling:.3g} times a single stream"
+    return f"; {scaling:.2f} of {figures.pp_size} single streams"
 
 
 def _what(figures: Figures) -> str:
@@ -137,11 +144,25 @@ def _stages(figures: Figures, color: bool) -> Iterator[str]:
         if figures.measured:
             shares = f"{_share(stage.working_ratio)}  {_share(stage.waiting_ratio)}"
         else:
-            shares = f"{_share(stage.working_at_most_ratio)}       "
+            shares = f"{_resident(stage)}      "
         yield (
             f"{stage.pp_rank:>5}  {gpus:<7}{shares}  {_share(stage.idle_ratio)}  {watts:>7}  "
             f"{_bar(stage)}"
         ).rstrip()
+    if any(_is_momentary(stage) for stage in figures.stages):
+        yield "* one reading at an instant"
+
+
+def _resident(stage: StageFigures) -> str:
+    if _is_momentary(stage):
+        return f"{_share(stage.momentary_utilization_ratio)}*"
+    return f"{_share(stage.working_at_most_ratio)} "
+
+
+def _is_momentary(stage: StageFigures) -> bool:
+    """Whether nothing better than a single reading of the polled gauge is known."""
+    known = stage.working_ratio, stage.working_at_most_ratio
+    return known == (None, None) and stage.momentary_utilization_ratio is not None
 
 
 def _share(ratio: float | None) -> str:

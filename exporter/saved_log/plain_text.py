@@ -7,9 +7,10 @@ lines is settled by its first stamped ones, whatever a later line imitates.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from exporter.records import LogLine
 from exporter.saved_log.wrapping import (
@@ -27,6 +28,10 @@ from exporter.sources.files.container_log import ContainerLog
 CONTAINER = "a container runtime's log"
 BARE = "plain text"
 DEFAULT_SERVER = "sglang"
+
+_TELLS_START = re.compile(
+    r"(?:\([^)]{0,99}\) )?\[[^]]{0,99}\] (?P<words>server_args=|(?:Decode|Prefill) batch)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +90,6 @@ class PlainText:
         self.tally: Counter[str] = Counter()
         self._format = found
         self._container_log = ContainerLog()
-        self._launches: Counter[str] = Counter()
-        self._has_batches: set[str] = set()
 
     def line(self, raw: bytes) -> tuple[float | None, LogLine] | None:
         """A wanted line and its instant; `None` if it is none.
@@ -99,7 +102,7 @@ class PlainText:
         message = found.text.removesuffix(b"\r").decode(errors="replace")
         server = found.writer or DEFAULT_SERVER
         at = self._instant(message, found.time)
-        return at, LogLine(server, at or 0.0, message, launch=self._launch(server, message))
+        return at, LogLine(server, at or 0.0, message)
 
     def _unwrap(self, raw: bytes) -> Unwrapped | None:
         if self._format.in_container:
@@ -127,15 +130,20 @@ class PlainText:
         outer = None if time is None else instant_of(clock, time, stamp)
         return stamp if outer is None else outer
 
-    def _launch(self, server: str, message: str) -> str:
-        """Which start of the server a line belongs to: arguments after batches begin another.
 
-        A log that several starts were appended to says so in no other way.
-        """
-        if "] server_args=" in message[:256]:
-            if server in self._has_batches:
-                self._launches[server] += 1
-                self._has_batches.discard(server)
-        elif " batch" in message:
-            self._has_batches.add(server)
-        return str(self._launches[server])
+def with_starts(lines: Iterable[tuple[float, LogLine]]) -> Iterator[tuple[float, LogLine]]:
+    """The lines, each with the start of its server that it belongs to.
+
+    A log that several starts were appended to tells them apart in no other way than by arguments
+    that follow batches. Lines come in time order.
+    """
+    starts: Counter[str] = Counter()
+    has_batches: set[str] = set()
+    for at, line in lines:
+        found = _TELLS_START.match(line.message)
+        if found is not None and found["words"] == "server_args=":
+            starts[line.server] += line.server in has_batches
+            has_batches.discard(line.server)
+        elif found is not None:
+            has_batches.add(line.server)
+        yield at, replace(line, launch=str(starts[line.server]))

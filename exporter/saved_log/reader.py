@@ -14,7 +14,7 @@ from pathlib import Path
 from exporter.recordings.lines import NumberedLines
 from exporter.records import FatalSourceError, LogLine
 from exporter.saved_log.journal_export import BadEntryError, JournalExport, is_entry
-from exporter.saved_log.plain_text import BARE, PlainText, TextFormat, format_of
+from exporter.saved_log.plain_text import BARE, PlainText, TextFormat, format_of, with_starts
 from exporter.saved_log.time_order import STAMP_SECONDS, NumberedLine, in_order, spread
 from exporter.sources.journal.entries import JournalMatch
 
@@ -133,11 +133,12 @@ class SavedLog:
     def __iter__(self) -> Iterator[tuple[float, LogLine]]:
         """The wanted lines with their instants, oldest first; once."""
         lines = in_order(self._wanted(), self._refuse_late)
-        yield from spread(lines) if self.resolution_seconds else lines
-
-    def close(self) -> None:
-        """Closes the file; may be called twice."""
-        self._file.close()
+        if self.resolution_seconds:
+            lines = spread(lines)
+        try:
+            yield from lines if self.export is not None else with_starts(lines)
+        finally:
+            self._file.close()
 
     # --- one line ------------------------------------------------------------------------------
 
