@@ -62,8 +62,10 @@ def diagnose_log(question: LogQuestion) -> Outcome:
     Raises:
         SavedLogError: It cannot be read, is empty, or is no log.
     """
-    saved = SavedLog(question.path, pick=question.pick, progress=_Progress(question.path))
+    progress = _Progress(question.path)
+    saved = SavedLog(question.path, pick=question.pick, progress=progress)
     starts, refused = _read(saved)
+    progress.end()
     _tell_unused(saved, refused)
     key = starts.loudest() or (DEFAULT_SERVER, 0)
     watch, number, count = starts.judged(key)
@@ -188,15 +190,22 @@ class _Progress:
     def __init__(self, path: Path) -> None:
         self._size = path.stat().st_size if path != STDIN and path.is_file() else None
         self._told_at = time.monotonic()
+        self._on_terminal = sys.stderr.isatty()
 
     def __call__(self, read_bytes: int | None) -> None:
         if self._size is not None and self._size < LARGE_BYTES:
             return
-        now, terminal = time.monotonic(), sys.stderr.isatty()
-        if now - self._told_at < (_TELL_SECONDS if terminal else _TELL_FILE_SECONDS):
+        now = time.monotonic()
+        if now - self._told_at < (_TELL_SECONDS if self._on_terminal else _TELL_FILE_SECONDS):
             return
         self._told_at = now
         far = "" if read_bytes is None or not self._size else f", {read_bytes / self._size:.0%}"
         line = f"reading the log{far}"
-        sys.stderr.write(f"\r{line:<40}\r" if terminal else line + "\n")
+        sys.stderr.write(f"\r{line:<40}" if self._on_terminal else line + "\n")
         sys.stderr.flush()
+
+    def end(self) -> None:
+        """Leaves no line behind on a terminal."""
+        if self._on_terminal:
+            sys.stderr.write(f"\r{'':40}\r")
+            sys.stderr.flush()

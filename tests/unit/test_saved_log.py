@@ -186,6 +186,12 @@ def test_each_start_of_a_server_is_told_apart(tmp_path: Path) -> None:
     assert [line.launch for line in found] == ["0", "0", "0", "0", "1", "1"]
 
 
+def test_arguments_that_a_user_quotes_begin_no_start(tmp_path: Path) -> None:
+    quoted = f"[{STAMP}] Receive: text='[{STAMP}] server_args={{}}'"
+    found = lines_of(saved(tmp_path, decode(), quoted, decode()))
+    assert {line.launch for line in found} == {"0"}
+
+
 # --- hostile text ------------------------------------------------------------------------------
 
 FORGED = decode(rank=5)
