@@ -33,6 +33,7 @@ class Outcome:
         pipeline: Its server and dp_rank.
         points: What loads of ours measured meanwhile, in the order they were driven.
         experiment: What was tried after that; `None`: nothing.
+        troubles: Why a log could not be read, a sentence each.
     """
 
     diagnosis: Diagnosis
@@ -40,6 +41,7 @@ class Outcome:
     pipeline: PipelineKey
     points: tuple[LoadResult, ...] = ()
     experiment: Experiment | None = None
+    troubles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,20 @@ from collections.abc import Callable
 
 from exporter.config import Config
 from exporter.diagnose import Outcome, diagnose_recording
-from exporter.diagnose_options import WATCH_SECONDS, check_together, driven_load, tried, with_url
+from exporter.diagnose_options import (
+    WATCH_SECONDS,
+    check_together,
+    driven_load,
+    log_question,
+    tried,
+    with_url,
+)
 from exporter.diagnosis.compared_run import Run
 from exporter.diagnosis.comparison import compare
 from exporter.diagnosis.comparison_report import comparison_object, comparison_text
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_text, contract
+from exporter.diagnosis.terminal import wrapped
 from exporter.experiment_report import experiment_figures, experiment_lines
 from exporter.html_report.command import command_line
 from exporter.html_report.output import report_at
@@ -25,6 +33,7 @@ from exporter.html_report.page import page
 from exporter.live_diagnosis import attach, drive
 from exporter.live_experiment import drive_experiment
 from exporter.load.report import load_lines, troubles
+from exporter.log_diagnosis import diagnose_log
 from exporter.remote_diagnosis import drive_beside, watch_exporter
 from exporter.reports import more_figures, read_run, run_from
 
@@ -74,23 +83,25 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
 def _outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Outcome:
     if arguments.recording is not None:
         return diagnose_recording(arguments.recording)
+    if arguments.log is not None:
+        return diagnose_log(log_question(arguments, config))
+    return asyncio.run(_live_outcome(arguments, config))
+
+
+async def _live_outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Outcome:
+    seconds = arguments.duration or WATCH_SECONDS
     if arguments.attach:
-        seconds = arguments.duration or WATCH_SECONDS
-        return asyncio.run(attach(config(), seconds, save=arguments.save))
+        return await attach(config(), seconds, save=arguments.save)
     if arguments.url is None:
-        seconds = arguments.duration or WATCH_SECONDS
-        return asyncio.run(watch_exporter(arguments.exporter, seconds, save=arguments.save))
+        return await watch_exporter(arguments.exporter, seconds, save=arguments.save)
     load = driven_load(arguments)
     if arguments.exporter is not None:
-        return asyncio.run(drive_beside(arguments.exporter, load, save=arguments.save))
-    known = config()
-    # The probe takes a key from a file alone; without it, it would be turned away.
-    if load.token is None or arguments.token_file is not None:
-        known = with_url(known, load.url, arguments.token_file)
+        return await drive_beside(arguments.exporter, load, save=arguments.save)
+    known = with_url(config(), load)
     trial = tried(arguments, load)
     if trial is not None:
-        return asyncio.run(drive_experiment(known, load, trial, save=arguments.save))
-    return asyncio.run(drive(known, load, save=arguments.save))
+        return await drive_experiment(known, load, trial, save=arguments.save)
+    return await drive(known, load, save=arguments.save)
 
 
 def _report(outcome: Outcome, baseline: Run | None, *, as_json: bool) -> None:
@@ -108,6 +119,8 @@ def _report(outcome: Outcome, baseline: Run | None, *, as_json: bool) -> None:
     sys.stdout.write(as_text(outcome.diagnosis, color=color))
     if points:
         sys.stdout.write("\n" + "\n".join([*load_lines(points), *troubles(points)]) + "\n")
+    for trouble in outcome.troubles:
+        sys.stdout.write("\n" + "\n".join(wrapped(trouble)) + "\n")
     if experiment is not None:
         sys.stdout.write("\n" + "\n".join(experiment_lines(outcome, experiment)) + "\n")
     if comparison is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from exporter.live_experiment import Trial
 from exporter.load.micro_batch_cap import CAP, MOST_CAP, CapControl
 from exporter.load.plan import LoadPlan, PlanError
 from exporter.load.tokens import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, find_token
+from exporter.log_diagnosis import LogQuestion
+from exporter.sources.journal.entries import JournalMatch
 
 WATCH_SECONDS = 60.0
 MAX_TOKENS = 4096
@@ -26,9 +29,10 @@ _PLANNED = {
     "rate": "rate_per_second",
 }
 """Fields of the plan by option."""
-_WAYS = ("recording", "attach", "url", "exporter")
+_WAYS = ("recording", "log", "attach", "url", "exporter")
 _ELSEWHERE = {
     "recording": "--recording",
+    "log": "--log",
     "attach": "--attach",
     "config": "--config",
     "unit": "--unit",
@@ -48,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what `diagnose` takes, without the sources."""
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--recording", type=Path, metavar="FILE", help="what `record` has written")
+    what.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="a saved log: text, or the journal as `journalctl -o json --all` exports it; - is stdin",
+    )
     what.add_argument(
         "--attach", action="store_true", help="watch the server on this host, without a load"
     )
@@ -85,7 +95,10 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load (with --url)")
     points = load.add_mutually_exclusive_group()
     points.add_argument(
-        "--concurrency", type=int, metavar="N", help="requests kept in flight (default: 32)"
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="requests kept in flight (default: 32; with --log: that were, if known)",
     )
     points.add_argument(
         "--sweep", type=_counts, metavar="N,N,…", help="one load after the other, e.g. 1,8,32"
@@ -145,22 +158,53 @@ def check_together(arguments: argparse.Namespace) -> None:
     _check_ways(arguments)
     if arguments.url is None:
         for name in (*_PLANNED, "sweep", "token_file", "experiment"):
-            if getattr(arguments, name) is not None:
+            known = name == "concurrency" and arguments.log is not None
+            if getattr(arguments, name) is not None and not known:
                 raise ConfigError(f"--{name.replace('_', '-')} is about a load: give --url too")
     if arguments.experiment is not None:
-        if arguments.sweep is not None:
-            raise ConfigError(
-                "--experiment drives one load twice: give --concurrency instead of --sweep"
-            )
-        if arguments.exporter is not None:
-            raise ConfigError(
-                "--experiment reads the server's log on this host: run it there, without --exporter"
-            )
-        _tried_value(arguments.experiment)
-    if arguments.recording is not None:
+        _check_experiment(arguments)
+    for past in ("recording", "log"):
         for name in ("duration", "save"):
-            if getattr(arguments, name) is not None:
-                raise ConfigError(f"--{name} is about a live server, --recording is of the past")
+            if getattr(arguments, past) is not None and getattr(arguments, name) is not None:
+                raise ConfigError(f"--{name} is about a live server, --{past} is of the past")
+    if arguments.log is not None:
+        _check_log(arguments)
+
+
+def _check_experiment(arguments: argparse.Namespace) -> None:
+    if arguments.sweep is not None:
+        raise ConfigError(
+            "--experiment drives one load twice: give --concurrency instead of --sweep"
+        )
+    if arguments.exporter is not None:
+        raise ConfigError(
+            "--experiment reads the server's log on this host: run it there, without --exporter"
+        )
+    _tried_value(arguments.experiment)
+
+
+def _check_log(arguments: argparse.Namespace) -> None:
+    for name in ("config", "files", "stdin", "journal_dir", "from_start", "server"):
+        if getattr(arguments, name):
+            option = {"files": "file"}.get(name, name.replace("_", "-"))
+            raise ConfigError(f"--{option} is about a live server, --log is of the past")
+    if arguments.concurrency is not None and arguments.concurrency < 1:
+        raise ConfigError("--concurrency must be at least 1")
+
+
+def log_question(arguments: argparse.Namespace, config: Callable[[], Config]) -> LogQuestion:
+    """The saved log that is asked about.
+
+    Raises:
+        ConfigError: A source option names no server.
+    """
+    pick = None
+    if arguments.unit or arguments.container or arguments.identifier:
+        server = config().servers[0]
+        pick = JournalMatch(
+            unit=server.unit, container=server.container, identifier=server.identifier
+        )
+    return LogQuestion(arguments.log, arguments.concurrency, pick)
 
 
 def _check_ways(arguments: argparse.Namespace) -> None:
@@ -233,8 +277,8 @@ def tried(arguments: argparse.Namespace, load: DrivenLoad) -> Trial | None:
     return Trial(CapControl(load.url, load.token, admin), _tried_value(arguments.experiment))
 
 
-def with_url(config: Config, url: str, token_file: Path | None) -> Config:
+def with_url(config: Config, load: DrivenLoad) -> Config:
     """The configuration with the loaded server's own facts asked for, where it has one server."""
     if len(config.servers) != 1 or config.servers[0].url is not None:
         return config
-    return replace(config, servers=(replace(config.servers[0], url=url, token_file=token_file),))
+    return replace(config, servers=(replace(config.servers[0], url=load.url, token=load.token),))

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,9 @@ class LiveWatch:
         """
         self.ingest.finish()
         self._harvest()
-        return diagnose_watch(self.watch if watch is None else watch, points, pipeline)
+        outcome = diagnose_watch(self.watch if watch is None else watch, points, pipeline)
+        troubles = tuple(f"{name}: {why}" for name, why in self.troubles.items())
+        return replace(outcome, troubles=troubles)
 
     def _harvest(self) -> None:
         for watch in (*self._earlier, self.watch):

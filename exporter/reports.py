@@ -33,6 +33,8 @@ def more_figures(outcome: Outcome) -> dict[str, object]:
     if figures.window_started_at is not None and figures.window_ended_at is not None:
         span = (figures.window_started_at, figures.window_ended_at)
     found: dict[str, object] = {"gpus": server_gpus(outcome.watch, outcome.pipeline[0], span)}
+    if outcome.troubles:
+        found["log_errors"] = list(outcome.troubles)
     if outcome.points:
         return {
             **found,

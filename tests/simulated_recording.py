@@ -64,7 +64,7 @@ def write_recording(
         history_seconds=seconds + 10.0,
     )
     sampler = _Sampler(simulation.driver)
-    concurrency = _concurrency(simulation.scenario)
+    concurrency = concurrency_of(simulation.scenario)
     simulation.advance(started_at + 0.001)  # what a start prints is no part of the recording
     note = simulation.scenario.name
     with RecordingWriter(path, note=note, host="demo", clock=lambda: simulation.now) as writer:
@@ -187,7 +187,7 @@ def _levels(simulation: Simulation) -> Iterator[Record]:
         )
 
 
-def _concurrency(scenario: Scenario) -> int:
+def concurrency_of(scenario: Scenario) -> int:
     return sum(
         load.concurrency if isinstance(load, ClosedLoop) else sum(load.groups)
         for load in scenario.loads

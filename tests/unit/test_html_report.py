@@ -210,8 +210,8 @@ def test_the_verdict_stands_on_top_with_confidence_and_gain() -> None:
 
 def test_a_verdict_that_cannot_be_told_says_what_is_missing() -> None:
     text = Page(page(cannot_tell(), "x")).text
-    assert "No steady load was seen" in text
-    assert "requests in flight for long enough" in text
+    assert "No batch line of an SGLang server was seen" in text
+    assert "batch lines of the server" in text
     assert "there is no time to show" in text
 
 
