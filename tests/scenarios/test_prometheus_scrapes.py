@@ -55,6 +55,7 @@ def prometheus(exporter: RunningExporter, tmp_path: Path) -> Iterator[Prometheus
         yield running
 
 
+@pytest.mark.timeout(300)
 def test_rate_gives_the_true_share_at_each_scrape_interval(
     exporter: RunningExporter, prometheus: Prometheus
 ) -> None:

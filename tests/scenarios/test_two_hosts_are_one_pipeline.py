@@ -52,9 +52,12 @@ OF_UNKNOWN_LOAD = "thundering_herd"
 SCENARIOS = ("stage_imbalance", "uneven_split")
 """Hosts that work unequally, and slots that are filled unequally."""
 
-pytestmark = pytest.mark.skipif(
-    prometheus_server.why_not() is not None, reason=str(prometheus_server.why_not())
-)
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        prometheus_server.why_not() is not None, reason=str(prometheus_server.why_not())
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,6 @@ def of_whole_and_halves(prometheus: Prometheus, scenario: str, rule: str) -> tup
     return found[f"{scenario}-{WHOLE}"], found[f"{scenario}-{HALVES}"]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("scenario", [*SCENARIOS, OF_UNKNOWN_LOAD])
 def test_a_share_is_that_of_one_exporter(prometheus: Prometheus, scenario: str, share: str) -> None:
@@ -157,7 +159,6 @@ def test_a_share_is_that_of_one_exporter(prometheus: Prometheus, scenario: str, 
     assert halves == pytest.approx(whole, abs=TOLERANCE)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("figure", SLOTS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_figures_of_slots_are_taken_once_and_not_summed(
@@ -167,7 +168,6 @@ def test_figures_of_slots_are_taken_once_and_not_summed(
     assert halves == pytest.approx(whole, abs=TOLERANCE)
 
 
-@pytest.mark.timeout(240)
 def test_halves_do_not_say_how_many_slots_are_filled_where_only_all_stages_could_tell(
     prometheus: Prometheus,
 ) -> None:
@@ -179,7 +179,6 @@ def test_halves_do_not_say_how_many_slots_are_filled_where_only_all_stages_could
     assert found == {f"{OF_UNKNOWN_LOAD}-{WHOLE}": pytest.approx(1.0, abs=TOLERANCE)}
 
 
-@pytest.mark.timeout(240)
 def test_the_halves_alone_differ_from_the_whole(prometheus: Prometheus) -> None:
     """So that the figures above are those of joined stages: half a pipeline shows no skew."""
     own = {
