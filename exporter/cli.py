@@ -157,7 +157,11 @@ def _add_recordings(commands: _Commands) -> None:
 
 def _add_command(commands: _Commands, name: str, told: ModuleType) -> _Parser:
     return commands.add_parser(
-        name, help=told.HELP, description=told.DESCRIPTION, epilog=told.EPILOG
+        name,
+        help=told.HELP,
+        description=told.DESCRIPTION,
+        epilog=told.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
