@@ -39,19 +39,21 @@ from exporter.reports import more_figures, read_run, run_from
 
 HELP = "say why a pipeline is as fast as it is"
 DESCRIPTION = """\
-Says why a pipeline is as fast as it is: one verdict with its evidence and the gain to expect, what
-to try next, and what could not be seen."""
+Says why a pipeline is as fast as it is: one verdict with its evidence and the
+gain to expect, what to try next, and what could not be seen."""
 EPILOG = """\
 examples:
-  diagnose --url http://127.0.0.1:30000                    32 streams for a minute, and why so fast
-  diagnose --url http://127.0.0.1:30000 --sweep 1,32 --html report.html
-                                                           surer: with a single stream beside it
-  diagnose --attach --duration 120                         the traffic that is there
-  diagnose --exporter http://gpu-host:10810                through the exporter that runs there
-  diagnose --recording yesterday.jsonl.gz                  what `record` or --save has kept
-  diagnose --log sglang.log --concurrency 32               all that a log alone can tell
-  diagnose --url http://127.0.0.1:30000 --experiment pp_max_micro_batch_size=4
-                                                           what the advice brings, without a restart
+  32 streams for a minute; surer with a single stream beside them
+    diagnose --url http://127.0.0.1:30000
+    diagnose --url http://127.0.0.1:30000 --sweep 1,32 --html report.html
+  the traffic that is there, read here or by an exporter elsewhere
+    diagnose --attach --duration 120
+    diagnose --exporter http://gpu-host:10810
+  what is past: a recording, or all that a log alone can tell
+    diagnose --recording yesterday.jsonl.gz
+    diagnose --log sglang.log --concurrency 32
+  what the advice would bring, without a restart
+    diagnose --url http://127.0.0.1:30000 --experiment pp_max_micro_batch_size=4
 
 exit status: 0 healthy, 1 a fault found, 2 cannot tell, 3 an error"""
 
