@@ -10,6 +10,9 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from exporter.diagnosis.findings import Missing, Verdict
+from exporter.diagnosis.stage_hypotheses import slowest_stage
+from exporter.diagnosis.verdict import Diagnosis
 from exporter.simulator.scenarios import (
     SCENARIOS,
     STAGES,
@@ -37,18 +40,37 @@ def server(verdict: str, seed: int) -> Scenario:
     return CLASSES[verdict](random.Random(f"{verdict} {seed}"))
 
 
-def accepted(verdict: str) -> frozenset[str]:
-    """What a diagnosis may call it: contract texts overlap in a few places."""
-    return frozenset({verdict, *_ALSO_RIGHT.get(verdict, ())})
+def is_right(diagnosis: Diagnosis, scenario: Scenario) -> bool:
+    """Whether that is wrong with it, and the stage or card at fault is the one that is named."""
+    if diagnosis.verdict == _TRUTHS.get(scenario.name, scenario.name):
+        return _names_the_stage(diagnosis, scenario)
+    # The contract counts throttling under stage_imbalance, and a recording holds no throttle
+    # reasons: a card that is held down looks like a stage with more layers. Right only where the
+    # report says that the reasons would tell.
+    throttled = scenario.name == "gpu_fault" and diagnosis.verdict is Verdict.STAGE_IMBALANCE
+    told = Missing.THROTTLING in diagnosis.missing
+    return throttled and told and _names_the_stage(diagnosis, scenario)
 
 
-_ALSO_RIGHT = {
-    # A recording has no throttle reasons; the contract counts throttling under stage_imbalance.
-    "gpu_fault": ("stage_imbalance",),
-    "aliased": ("uneven_split", "cannot_tell"),
-    "idle": ("cannot_tell",),
-    "gpu_lost": ("gpu_fault",),
+_TRUTHS = {
+    # No verdicts, but scenarios whose verdict follows from the contract's words.
+    "gpu_lost": Verdict.GPU_FAULT,  # lost cards are one of its kinds
+    "aliased": Verdict.UNEVEN_SPLIT,  # 12, 6, 4, 3, 3, 2, 1, 1: m_eff 4.7 of 8
+    "idle": Verdict.CANNOT_TELL,  # no request, nothing to judge
 }
+
+
+def _names_the_stage(diagnosis: Diagnosis, scenario: Scenario) -> bool:
+    """Of the verdicts that speak of one stage."""
+    figures, factors = diagnosis.figures, scenario.cost.stage_factors
+    if scenario.fault is not None and scenario.fault.lost is not None:
+        lost = [stage.pp_rank for stage in figures.stages if stage.lost_seconds]
+        return lost == [scenario.fault.gpu]
+    if max(factors) == min(factors):
+        return True
+    slow = slowest_stage(figures)
+    named = figures.likeness_leader if slow is None else slow.pp_rank
+    return named == factors.index(max(factors))
 
 
 def _cost(rng: random.Random, batch: int, *, dense: float | None = None) -> Cost:

@@ -12,7 +12,7 @@ from exporter.diagnosis.findings import (
     excluded,
     undecided,
 )
-from exporter.diagnosis.slots_in_window import BY_MOMENTS, BY_WORKING
+from exporter.diagnosis.slots_in_window import BY_MOMENTS, BY_PERIOD, BY_WORKING
 from exporter.thresholds import HIGH_BUBBLE_RATIO, LEAST_BATCH_REQUESTS, THRESHOLDS
 
 FILLED_RATIO = 0.8
@@ -25,6 +25,7 @@ _SMALL_BATCH = 4.0
 _BY_WORKING = 0.6
 _SUSPECTED = 0.4
 _NEAR_BOUND = 0.65
+_BY_COUNT = 0.65
 _ESTIMATED = 0.25  # how far an estimate may be from the truth while requests come and go
 
 
@@ -47,9 +48,28 @@ def _slots_evidence(figures: Figures, expected: str, *, supports: bool = True) -
         "effective_microbatches",
         None if value is None else round(value, 2),
         expected,
-        f"decode lines; {figures.slots.active_from or figures.slots.reason}",
+        slots_source(figures),
         supports,
     )
+
+
+def at_most_by_count(figures: Figures, score: float) -> float:
+    """Less sure where as many slots are said to be filled as counted requests need.
+
+    Requests that were answered at once are counted too, so fewer slots may be filled; but no more:
+    a herd or too few clients are not in doubt.
+    """
+    by_sizes = figures.slots.active_from == BY_PERIOD
+    return score if figures.counted_requests is None or by_sizes else min(score, _BY_COUNT)
+
+
+def slots_source(figures: Figures) -> str:
+    """Where the sizes of the slots are known from, for people."""
+    source = f"decode lines; {figures.slots.active_from or figures.slots.reason}"
+    counted = figures.counted_requests
+    if counted is None:
+        return source
+    return f"{source}; {counted} requests counted by their prefill since the stages were idle"
 
 
 def _bubble_evidence(figures: Figures, least: float) -> Evidence | None:
@@ -132,6 +152,7 @@ def uneven_split(figures: Figures) -> Finding:
     if slots.active_from == BY_WORKING and len(set(slots.sizes or ())) <= 1:
         # Nothing uneven is seen, only fewer working stages than slots: gaps of the host, as likely.
         return Finding(verdict, _SUSPECTED, evidence, _even_gain(figures), (Missing.SLOTS,))
+    score = at_most_by_count(figures, score)
     return Finding(verdict, score, evidence, _even_gain(figures))
 
 
@@ -178,6 +199,7 @@ def over_split(figures: Figures) -> Finding:
         busy = occupancy >= 0.85
         evidence.append(Evidence("occupancy_ratio", round(occupancy, 3), ">= 0.85", "GPUs", busy))
         score = 0.4 if not busy else min(score + (0.2 if figures.measured else 0.05), 0.9)
+    score = at_most_by_count(figures, score)
     ratio, why = gain, "pass times fitted to the present load and a single stream"
     if ratio is None and many:
         ratio, why = active / stages, "a pass takes as long with twice the requests: an upper bound"
