@@ -40,24 +40,34 @@ def server(verdict: str, seed: int) -> Scenario:
     return CLASSES[verdict](random.Random(f"{verdict} {seed}"))
 
 
-def is_right(diagnosis: Diagnosis, scenario: Scenario) -> bool:
-    """Whether that is wrong with it, and the stage or card at fault is the one that is named."""
-    if diagnosis.verdict == _TRUTHS.get(scenario.name, scenario.name):
-        return _names_the_stage(diagnosis, scenario)
-    # The contract counts throttling under stage_imbalance, and a recording holds no throttle
-    # reasons: a card that is held down looks like a stage with more layers. Right only where the
-    # report says that the reasons would tell.
-    throttled = scenario.name == "gpu_fault" and diagnosis.verdict is Verdict.STAGE_IMBALANCE
-    told = Missing.THROTTLING in diagnosis.missing
-    return throttled and told and _names_the_stage(diagnosis, scenario)
+def accepted(verdict: str) -> frozenset[str]:
+    """What a diagnosis may call it."""
+    return _ACCEPTED.get(verdict, frozenset({verdict}))
 
 
-_TRUTHS = {
+_ACCEPTED = {
     # No verdicts, but scenarios whose verdict follows from the contract's words.
-    "gpu_lost": Verdict.GPU_FAULT,  # lost cards are one of its kinds
-    "aliased": Verdict.UNEVEN_SPLIT,  # 12, 6, 4, 3, 3, 2, 1, 1: m_eff 4.7 of 8
-    "idle": Verdict.CANNOT_TELL,  # no request, nothing to judge
+    "gpu_lost": frozenset({"gpu_fault"}),  # lost cards are one of its kinds
+    "aliased": frozenset({"uneven_split"}),  # 12, 6, 4, 3, 3, 2, 1, 1: m_eff 4.7 of 8
+    "idle": frozenset({"cannot_tell"}),  # no request, nothing to judge
+    # The contract counts throttling under stage_imbalance, and a recording holds no throttle
+    # reasons: a card that is held down looks like a stage with more layers.
+    "gpu_fault": frozenset({"gpu_fault", "stage_imbalance"}),
 }
+
+
+def is_right(diagnosis: Diagnosis, scenario: Scenario) -> bool:
+    """Whether that is wrong with it, and the stage or card at fault is the one that is named.
+
+    Calling a throttled card an imbalance is right only with the word that its throttle reasons,
+    which nobody read, would tell.
+    """
+    if diagnosis.verdict not in accepted(scenario.name):
+        return False
+    imbalance = diagnosis.verdict is Verdict.STAGE_IMBALANCE
+    unread = scenario.name == "gpu_fault" and imbalance
+    told = Missing.THROTTLING in diagnosis.missing
+    return (told or not unread) and _names_the_stage(diagnosis, scenario)
 
 
 def _names_the_stage(diagnosis: Diagnosis, scenario: Scenario) -> bool:
