@@ -8,6 +8,7 @@ answered before the first decode line count too: it is an upper bound. Pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from statistics import fmean, median
@@ -28,6 +29,7 @@ _LEAST_GROWTH = 0.04  # of the printed pool usage, from which the pool's size is
 _POOL_ERROR = 1.4
 _CHUNK_STEP = 512  # SGLang's own sizes are 2048 and its multiples
 _SAME_SIZE = 0.1
+_SAME_MIX = 0.25  # of lines that would have to show another size
 _SAME_PACE = 0.2
 _LEAST_LINES = 3
 _BLOCK = 5  # gaps of which the middle one tells the pace
@@ -46,27 +48,19 @@ def counted_requests(watch: Watch, key: PipelineKey, span: Span) -> int | None:
     interval = count_of(facts, "decode_log_interval")
     lines = [b for b in one_stage(watch.batches.get(key, ())) if b.logged_at <= span[1]]
     began = _began_empty(watch, key, lines, span[0])
-    if began is None or any(event.happened_at >= lines[began].logged_at for event in watch.events):
-        return None  # a retraction makes requests join twice; an exception may have ended some
+    if began is None or interval is None or facts.get("enable_dynamic_chunking") is True:
+        return None
     lines = lines[began:]
-    joining: list[Batch] = []
-    first = 0
-    while first < len(lines) and lines[first].mode is Mode.PREFILL:
-        joining.append(lines[first])
-        first += 1
-    if any(_is_chunk(line) for line in joining):
-        return None
+    own = (event for event in watch.events if event.server == key[0])
+    if any(event.happened_at >= lines[0].logged_at for event in own):
+        return None  # a retraction makes requests join twice; an exception may have ended some
+    joining = list(takewhile(lambda line: line.mode is Mode.PREFILL, lines))
+    after = lines[len(joining) :]
+    held = list(takewhile(lambda line: line.mode is Mode.DECODE, after))
     counted = sum(line.new_seqs or 0 for line in joining)
-    held = list(takewhile(lambda line: line.mode is Mode.DECODE, lines[first:]))
-    after = lines[first:]
-    if (
-        not held
-        or interval is None
-        or facts.get("enable_dynamic_chunking") is True
-        or not _lasts(held, after, counted, interval)
-    ):
+    if any(_is_chunk(line) for line in joining) or not held:
         return None
-    return counted
+    return counted if _lasts(held, after, counted, interval) else None
 
 
 def _began_empty(
@@ -130,18 +124,27 @@ def _lasts(held: Sequence[Batch], after: Sequence[Batch], counted: int, interval
 
     While the slots hold as much and take their turns at the same pace, as many slots are filled:
     with fewer of them a turn would come sooner, or later where stages wait for the next batch.
+    `held` are the lines before anybody else joins.
     """
     sizes = [line.running_reqs or 0 for line in after if line.mode is Mode.DECODE]
     if len(sizes) < _LEAST_LINES:
         return set(sizes) == {counted}  # all in one slot, and all still there
-    beginning = fmean(line.running_reqs or 0 for line in held)
-    if abs(fmean(sizes) - beginning) > _SAME_SIZE * beginning:
+    if _differ(sizes[: len(sizes) // 2], sizes[len(sizes) // 2 :]):
         return False
     paces = _seconds_a_batch(after, interval)
     if len(paces) < _BLOCK:
         return len(held) == len(after)  # nobody came, so nobody's client was answered
     blocks = [median(paces[at : at + _BLOCK]) for at in range(0, len(paces) - _BLOCK + 1, _BLOCK)]
     return max(blocks) - min(blocks) <= _SAME_PACE * max(blocks)
+
+
+def _differ(early: Sequence[int], late: Sequence[int]) -> bool:
+    """Whether the sizes of two halves differ: in their mean, and in how often each comes."""
+    if len(early) < _LEAST_LINES or abs(fmean(early) - fmean(late)) <= _SAME_SIZE * fmean(late):
+        return False
+    before, after = Counter(early), Counter(late)
+    shares = (abs(before[s] / len(early) - after[s] / len(late)) for s in before | after)
+    return sum(shares) / 2 > _SAME_MIX
 
 
 def _seconds_a_batch(lines: Sequence[Batch], interval: int) -> list[float]:
