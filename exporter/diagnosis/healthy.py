@@ -8,8 +8,8 @@ from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.findings import Evidence, Finding, Missing, Verdict
 from exporter.diagnosis.slot_hypotheses import (
     FILLED_RATIO,
-    at_most_by_count,
     filled_ratio,
+    rests_on_count,
     slots_source,
 )
 from exporter.thresholds import FULL_POOL_RATIO
@@ -78,7 +78,7 @@ def _pipeline(figures: Figures) -> tuple[float, tuple[Evidence, ...]]:
             return 0.3, tuple(evidence)  # full, but perhaps of batches that are too small
         if filled is None:
             return (0.75 if full else 0.3), tuple(evidence)
-        partly = at_most_by_count(figures, 0.72) if occupancy >= _WORKS else 0.3
+        partly = 0.3 if occupancy < _WORKS else 0.65 if rests_on_count(figures) else 0.72
         return (0.9 if full else partly), tuple(evidence)
     return _unmeasured(figures, filled), tuple(evidence)
 

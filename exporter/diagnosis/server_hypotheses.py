@@ -12,7 +12,7 @@ from exporter.diagnosis.findings import (
     excluded,
     undecided,
 )
-from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, at_most_by_count, filled_ratio
+from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio, less_sure_by_count
 from exporter.diagnosis.slots_in_window import BY_WORKING
 from exporter.thresholds import FULL_POOL_RATIO, THRESHOLDS
 
@@ -61,7 +61,7 @@ def host_bound(figures: Figures) -> Finding:
     if not ready.supports:
         return excluded(verdict, *evidence)
     clear = idle >= _IDLE and (figures.log.prefill_ratio or 0.0) < _PREFILL
-    return Finding(verdict, at_most_by_count(figures, 0.8 if clear else 0.4), evidence, gain)
+    return less_sure_by_count(Finding(verdict, 0.8 if clear else 0.4, evidence, gain), figures)
 
 
 def _timer_evidence(figures: Figures) -> Evidence | None:

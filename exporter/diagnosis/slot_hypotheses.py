@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.findings import (
     Evidence,
@@ -53,23 +55,33 @@ def _slots_evidence(figures: Figures, expected: str, *, supports: bool = True) -
     )
 
 
-def at_most_by_count(figures: Figures, score: float) -> float:
-    """Less sure where as many slots are said to be filled as counted requests need.
+def rests_on_count(figures: Figures) -> bool:
+    """Whether the filled slots are as many as counted requests need.
 
     Requests that were answered at once are counted too, so fewer slots may be filled; but no more:
     a herd or too few clients are not in doubt.
     """
-    by_sizes = figures.slots.active_from == BY_PERIOD
-    return score if figures.counted_requests is None or by_sizes else min(score, _BY_COUNT)
+    return figures.counted_requests is not None and figures.slots.active_from != BY_PERIOD
+
+
+def less_sure_by_count(finding: Finding, figures: Figures) -> Finding:
+    """The same finding, not confident where its filled slots rest on counted requests."""
+    if not rests_on_count(figures):
+        return finding
+    missing = (*finding.missing, Missing.SLOTS)
+    return replace(finding, score=min(finding.score, _BY_COUNT), missing=missing)
 
 
 def slots_source(figures: Figures) -> str:
     """Where the sizes of the slots are known from, for people."""
-    source = f"decode lines; {figures.slots.active_from or figures.slots.reason}"
-    counted = figures.counted_requests
+    source, counted = (
+        f"decode lines; {figures.slots.active_from or figures.slots.reason}",
+        figures.counted_requests,
+    )
     if counted is None:
         return source
-    return f"{source}; {counted} requests counted by their prefill since the stages were idle"
+    by_count = f"{counted} requests, counted by their prefill since the stages were idle,"
+    return source.replace("known concurrency", by_count)
 
 
 def _bubble_evidence(figures: Figures, least: float) -> Evidence | None:
@@ -152,8 +164,7 @@ def uneven_split(figures: Figures) -> Finding:
     if slots.active_from == BY_WORKING and len(set(slots.sizes or ())) <= 1:
         # Nothing uneven is seen, only fewer working stages than slots: gaps of the host, as likely.
         return Finding(verdict, _SUSPECTED, evidence, _even_gain(figures), (Missing.SLOTS,))
-    score = at_most_by_count(figures, score)
-    return Finding(verdict, score, evidence, _even_gain(figures))
+    return less_sure_by_count(Finding(verdict, score, evidence, _even_gain(figures)), figures)
 
 
 def _uneven_at_least(figures: Figures) -> Finding:
@@ -199,11 +210,11 @@ def over_split(figures: Figures) -> Finding:
         busy = occupancy >= 0.85
         evidence.append(Evidence("occupancy_ratio", round(occupancy, 3), ">= 0.85", "GPUs", busy))
         score = 0.4 if not busy else min(score + (0.2 if figures.measured else 0.05), 0.9)
-    score = at_most_by_count(figures, score)
     ratio, why = gain, "pass times fitted to the present load and a single stream"
     if ratio is None and many:
         ratio, why = active / stages, "a pass takes as long with twice the requests: an upper bound"
-    return Finding(verdict, score, tuple(evidence), Gain(ratio, why))
+    finding = Finding(verdict, score, tuple(evidence), Gain(ratio, why))
+    return less_sure_by_count(finding, figures)
 
 
 def client_limited(figures: Figures) -> Finding:

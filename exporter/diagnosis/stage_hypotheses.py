@@ -14,7 +14,7 @@ from exporter.diagnosis.findings import (
     excluded,
     undecided,
 )
-from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, at_most_by_count, filled_ratio
+from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio, less_sure_by_count
 from exporter.thresholds import THRESHOLDS
 
 _SKEW = THRESHOLDS["StageSkewHigh"].value
@@ -179,7 +179,7 @@ def transfer_bound(figures: Figures) -> Finding:
     if not enough:
         return excluded(verdict, *evidence)
     gain = Gain(1.0 / highest, "hand-overs take no time beside the passes")
-    return Finding(verdict, at_most_by_count(figures, 0.85), tuple(evidence), gain)
+    return less_sure_by_count(Finding(verdict, 0.85, tuple(evidence), gain), figures)
 
 
 def gpu_fault(figures: Figures) -> Finding:
