@@ -1,4 +1,4 @@
-"""Wires sources, model and HTTP into the running programs: serve, demo, record, replay."""
+"""The running programs: serve, demo, record, replay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,27 +16,21 @@ from prometheus_client.exposition import generate_latest
 
 from exporter.collector import SnapshotCollector
 from exporter.config import Config, ServerConfig
-from exporter.gpu_driver import GpuDriver
 from exporter.ingest import Feed, Ingest
+from exporter.live_sources import live_ingest
 from exporter.positions import PositionStore, default_path
+from exporter.recent.records import RecentRecords
 from exporter.recordings.reader import read_records
 from exporter.recordings.writer import RecordingWriter
-from exporter.records import LogLine, Record, ServerFacts
-from exporter.sglang_log import is_wanted, storable
+from exporter.records import LogLine, Record
+from exporter.sglang_log import storable
 from exporter.simulator import DemoServer
-from exporter.sources import Source
-from exporter.sources.files.source import FilesSource, StdinSource
-from exporter.sources.gpus.nvml import NvmlDriver
-from exporter.sources.gpus.sampler import GpuSampler
-from exporter.sources.journal.source import JournalMatch, JournalSource
 from exporter.sources.recording import RecordingSource
-from exporter.sources.server.probe import ServerProbe
 from exporter.stage_map import StageMapper
 from exporter.web import WebServer
 
 log = logging.getLogger(__name__)
 
-PROC = Path("/proc")
 PROGRESS_SECONDS = 1.0
 
 
@@ -44,70 +38,27 @@ class CannotRecordError(Exception):
     """The recording cannot be written; the message names the remedy."""
 
 
-# --- wiring ------------------------------------------------------------------------------------
+# --- until a signal ----------------------------------------------------------------------------
 
 
-def log_source(server: ServerConfig, config: Config) -> Source:
-    """The source a server's log is read from."""
-    if server.stdin:
-        return StdinSource(server.name, is_wanted)
-    if server.files:
-        return FilesSource(server.name, server.files, is_wanted, from_start=config.from_start)
-    match = JournalMatch(unit=server.unit, container=server.container, identifier=server.identifier)
-    return JournalSource(
-        server.name,
-        match,
-        is_wanted,
-        directory=config.journal_directory,
-        from_start=config.from_start,
-    )
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
-def live_ingest(
-    config: Config,
-    *,
-    driver: GpuDriver | None = None,
-    proc_root: Path = PROC,
-    positions: PositionStore | None = None,
-    tap: Callable[[Record, LogLine | None], None] | None = None,
-) -> Ingest:
-    """Sources, rules and model as the configuration says; `driver` stands in for NVML."""
-    feeds = [Feed(log_source(server, config), server.name) for server in config.servers]
-    feeds += [
-        Feed(
-            ServerProbe(server.name, server.url, token_file=server.token_file),
-            server.name,
-            reads_log=False,
-            optional=True,
-        )
-        for server in config.servers
-        if server.url is not None
-    ]
-    sampler = None
-    if config.nvml:
-        sampler = GpuSampler(driver or NvmlDriver(), proc_root=proc_root)
-        feeds.append(Feed(sampler, reads_log=False))
-    ingest = Ingest(
-        feeds,
-        mapper=StageMapper(config.servers),
-        clock=time.time,
-        positions=positions,
-        sampler=sampler,
-        tap=tap,
-    )
-    for server in config.servers:
-        if server.facts:
-            ingest.learn(ServerFacts(server.name, time.time(), server.facts, "configuration"))
-    return ingest
-
-
-async def stopped() -> None:
-    """Returns at SIGTERM or SIGINT."""
+async def stopped(numbers: Iterable[signal.Signals] = STOPPING) -> None:
+    """Returns at a signal; while the loop runs, none of these does anything else, however often."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in numbers:
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):  # a second one must not cut the clean end short
+
+
+def ignore_signals(numbers: Iterable[signal.Signals] = STOPPING) -> None:
+    """For the rest of the process, after a clean end: a second one must not cut short what is left.
+
+    Not before it: for a moment each of these ends the process.
+    """
+    loop = asyncio.get_running_loop()
+    for number in numbers:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
 
@@ -124,9 +75,9 @@ async def _first_of(*tasks: asyncio.Task[None]) -> None:
                 raise outcome
 
 
-async def _serve(ingest: Ingest, config: Config, greeting: str) -> None:
+async def _serve(ingest: Ingest, recent: RecentRecords, config: Config, greeting: str) -> None:
     """Serves until a signal; an input that ended for good (stdin, a recording) is served on."""
-    server = WebServer(ingest)
+    server = WebServer(ingest, lambda seconds: recent.recording(seconds, ingest.model.levels()))
     await server.start(config)
     log.info(greeting, f"http://{config.listen_host or '127.0.0.1'}:{server.port}")
     if config.listen_host is None:
@@ -144,6 +95,8 @@ async def _serve(ingest: Ingest, config: Config, greeting: str) -> None:
         await asyncio.gather(reading, stopping, return_exceptions=True)
         await server.close()
         log.info("stopped")
+        if not stopping.cancelled():
+            ignore_signals()
 
 
 # --- programs ----------------------------------------------------------------------------------
@@ -158,8 +111,10 @@ async def serve(config: Config) -> None:
         FatalSourceError: Only a new process helps.
     """
     positions = PositionStore(config.state_file or default_path(os.environ))
+    recent = RecentRecords(time.time)
     try:
-        await _serve(live_ingest(config, positions=positions), config, "serving on %s/metrics")
+        ingest = live_ingest(config, positions=positions, tap=recent.keep)
+        await _serve(ingest, recent, config, "serving on %s/metrics")
     finally:
         positions.close()
 
@@ -179,10 +134,12 @@ async def demo(scenario: str, config: Config, directory: Path) -> None:
         from_start=True,
         nvml=True,
     )
-    ingest = live_ingest(config, driver=world.driver, proc_root=world.proc_root)
+    recent = RecentRecords(time.time)
+    ingest = live_ingest(config, driver=world.driver, proc_root=world.proc_root, tap=recent.keep)
     running = asyncio.create_task(world.run(), name="simulation")
     serving = asyncio.create_task(
-        _serve(ingest, config, f"demo of {scenario!r} on %s (metrics on /metrics)"), name="serve"
+        _serve(ingest, recent, config, f"demo of {scenario!r} on %s (metrics on /metrics)"),
+        name="serve",
     )
     try:
         await _first_of(serving, running)
@@ -190,14 +147,16 @@ async def demo(scenario: str, config: Config, directory: Path) -> None:
         await world.close()
 
 
-def open_recording(output: Path, option: str = "--output") -> RecordingWriter:
+def open_recording(
+    output: Path, option: str = "--output", clock: Callable[[], float] = time.time
+) -> RecordingWriter:
     """A recording begun; `option` is what names the file on the command line.
 
     Raises:
         CannotRecordError: The file cannot be created.
     """
     try:
-        return RecordingWriter(output)
+        return RecordingWriter(output, clock=clock)
     except OSError as error:
         raise CannotRecordError(
             f"cannot write the recording {output}: {error.strerror}; name a file in a folder that "
@@ -233,12 +192,15 @@ async def record(config: Config, seconds: float, output: Path) -> None:
             await failure
 
         ingest = live_ingest(config, tap=tap)
+        stopping = asyncio.create_task(stopped(), name="signals")
         await _first_of(
             asyncio.create_task(ingest.run(), name="ingest"),
-            asyncio.create_task(stopped(), name="signals"),
+            stopping,
             asyncio.create_task(failed(), name="disk"),
             asyncio.create_task(_progress(ingest, writer, seconds), name="progress"),
         )
+    if not stopping.cancelled():
+        ignore_signals()
     nothing = "; nothing was seen, see the warnings above" if writer.lines == 0 else ""
     sys.stderr.write(f"\nwrote {writer.lines} lines to {output}{nothing}\n")
 
@@ -279,5 +241,6 @@ def replay_once(path: Path) -> str:
 async def replay(path: Path, config: Config) -> None:
     """Serves a recording at the speed it was made; after its end, its last instant."""
     source = RecordingSource(path)
-    ingest = Ingest((Feed(source),), mapper=StageMapper(()), clock=source.now)
-    await _serve(ingest, config, f"replaying {path} on %s/metrics")
+    recent = RecentRecords(source.now)
+    ingest = Ingest((Feed(source),), mapper=StageMapper(()), clock=source.now, tap=recent.keep)
+    await _serve(ingest, recent, config, f"replaying {path} on %s/metrics")

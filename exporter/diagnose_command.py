@@ -1,205 +1,141 @@
-"""The command `diagnose`: its arguments, its report on the terminal, its exit code."""
+"""The command `diagnose`: what the options ask for is done, reported, and told by the exit code."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
-from exporter.config import Config, ConfigError
-from exporter.diagnose import diagnose_recording
+from exporter.config import Config
+from exporter.diagnose import Outcome, diagnose_recording
+from exporter.diagnose_options import (
+    WATCH_SECONDS,
+    check_together,
+    driven_load,
+    log_question,
+    tried,
+    with_url,
+)
+from exporter.diagnosis.compared_run import Run
+from exporter.diagnosis.comparison import compare
+from exporter.diagnosis.comparison_report import comparison_object, comparison_text
 from exporter.diagnosis.findings import Verdict
-from exporter.diagnosis.report import as_json, as_text
-from exporter.diagnosis.verdict import Diagnosis
-from exporter.live_diagnosis import DrivenLoad, attach, drive
-from exporter.load.plan import LoadPlan, PlanError
-from exporter.load.report import load_figures, load_lines, troubles
-from exporter.load.result import LoadResult
-from exporter.load.tokens import API_KEY_VARIABLE, find_token
+from exporter.diagnosis.report import as_text, contract
+from exporter.diagnosis.terminal import wrapped
+from exporter.experiment_report import experiment_figures, experiment_lines
+from exporter.html_report.command import command_line
+from exporter.html_report.output import report_at
+from exporter.html_report.page import page
+from exporter.live_diagnosis import attach, drive
+from exporter.live_experiment import drive_experiment
+from exporter.load.report import load_lines, troubles
+from exporter.log_diagnosis import diagnose_log
+from exporter.remote_diagnosis import drive_beside, watch_exporter
+from exporter.reports import more_figures, read_run, run_from
 
 HELP = "say why a pipeline is as fast as it is"
 DESCRIPTION = """\
-Says why a pipeline is as fast as it is: one verdict with its evidence and the gain to expect, what
-to try next, and what could not be seen."""
-EPILOG = "exit status: 0 healthy, 1 a fault found, 2 cannot tell, 3 an error"
+Says why a pipeline is as fast as it is: one verdict with its evidence and the
+gain to expect, what to try next, and what could not be seen."""
+EPILOG = """\
+examples:
+  32 streams for a minute; surer with a single stream beside them
+    diagnose --url http://127.0.0.1:30000
+    diagnose --url http://127.0.0.1:30000 --sweep 1,32 --html report.html
+  the traffic that is there, read here or by an exporter elsewhere
+    diagnose --attach --duration 120
+    diagnose --exporter http://gpu-host:10810
+  what is past: a recording, or all that a log alone can tell
+    diagnose --recording yesterday.jsonl.gz
+    diagnose --log sglang.log --concurrency 32
+  what the advice would bring, without a restart
+    diagnose --url http://127.0.0.1:30000 --experiment pp_max_micro_batch_size=4
+
+exit status: 0 healthy, 1 a fault found, 2 cannot tell, 3 an error"""
 
 EXIT_HEALTHY = 0
 EXIT_FAULT = 1
 EXIT_CANNOT_TELL = 2
+EXIT_FAILED = 3
+"""Of an experiment; the verdict on the server as it is stands in the report."""
 _EXITS = {Verdict.HEALTHY: EXIT_HEALTHY, Verdict.CANNOT_TELL: EXIT_CANNOT_TELL}
-
-WATCH_SECONDS = 60.0
-MAX_TOKENS = 4096
-
-_PLANNED = {
-    "concurrency": "concurrency",
-    "requests": "requests",
-    "max_tokens": "output_tokens",
-    "prompt_tokens": "prompt_tokens",
-    "warmup": "warmup_seconds",
-    "rate": "rate_per_second",
-}
-"""Fields of the plan by option."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what `diagnose` takes, without the sources."""
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--recording", type=Path, metavar="FILE", help="what `record` has written")
-    what.add_argument(
-        "--attach", action="store_true", help="watch the server on this host, without a load"
-    )
-    what.add_argument("--url", help="drive a load against the server at this address and watch it")
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object instead of the report"
-    )
-    parser.add_argument(
-        "--duration",
-        type=_seconds,
-        metavar="SECONDS",
-        help=f"how long to watch or measure (default: {WATCH_SECONDS:.0f}; with --requests: no limit)",
-    )
-    parser.add_argument(
-        "--save", type=Path, metavar="FILE", help="keep a recording: NAME.jsonl or NAME.jsonl.gz"
-    )
-    _add_load(parser)
-
-
-def _add_load(parser: argparse.ArgumentParser) -> None:
-    load = parser.add_argument_group("load (with --url)")
-    points = load.add_mutually_exclusive_group()
-    points.add_argument(
-        "--concurrency", type=int, metavar="N", help="requests kept in flight (default: 32)"
-    )
-    points.add_argument(
-        "--sweep", type=_counts, metavar="N,N,…", help="one load after the other, e.g. 1,8,32"
-    )
-    load.add_argument("--requests", type=int, metavar="N", help="end after so many answers")
-    load.add_argument(
-        "--max-tokens", type=int, metavar="N", help=f"output of a request (default: {MAX_TOKENS})"
-    )
-    load.add_argument(
-        "--prompt-tokens", type=int, metavar="N", help="prompt of a request (default: 512)"
-    )
-    load.add_argument(
-        "--warmup", type=float, metavar="SECONDS", help="load before it is measured (default: 30)"
-    )
-    load.add_argument(
-        "--rate",
-        type=float,
-        metavar="R",
-        help="open loop: requests a second, at most --concurrency in flight",
-    )
-    load.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help=f"holds the server's API key (default: the variable {API_KEY_VARIABLE})",
-    )
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to a day")
-    return seconds
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers like 1,8,32") from error
 
 
 def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
-    """Diagnoses and prints; the verdict is the exit code. `config` names the sources.
+    """Diagnoses and prints; the exit code is the verdict, or that an experiment failed.
+
+    `config` names the sources.
 
     Raises:
         RecordingError: The file is no recording this version can read.
-        ConfigError: Options that do not go together, or wrong sources.
+        ReportError: The baseline is neither a recording nor a report.
+        ConfigError: Options that do not go together, wrong sources, or a page that cannot be written.
         LoadError: The load cannot be driven, or measured nothing.
         NothingSeenError: The log cannot be read.
+        ExporterError: The exporter cannot be asked.
         CannotRecordError: The recording cannot be written.
         FatalSourceError: A source cannot be read by this process.
     """
-    _check_together(arguments)
-    points: tuple[LoadResult, ...] = ()
+    check_together(arguments)
+    # Before a load is driven: a wrong name costs nothing.
+    baseline = read_run(arguments.baseline) if arguments.baseline is not None else None
+    with report_at(arguments.html) as write_page:
+        outcome = _outcome(arguments, config)
+        _report(outcome, baseline, as_json=arguments.json)
+        if write_page is not None:
+            command = command_line(arguments.argv)
+            write_page(page(outcome, command, made_at=time.time()))
+    if outcome.experiment is not None and outcome.experiment.failed:
+        return EXIT_FAILED
+    return _EXITS.get(outcome.diagnosis.verdict, EXIT_FAULT)
+
+
+def _outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Outcome:
     if arguments.recording is not None:
-        diagnosis = diagnose_recording(arguments.recording)
-    elif arguments.attach:
-        seconds = arguments.duration or WATCH_SECONDS
-        diagnosis = asyncio.run(attach(config(), seconds, save=arguments.save))
-    else:
-        load = _load(arguments)
-        known = config()
-        # The probe takes a key from a file alone; without it, it would be turned away.
-        if load.token is None or arguments.token_file is not None:
-            known = _with_url(known, load.url, arguments.token_file)
-        diagnosis, points = asyncio.run(drive(known, load, save=arguments.save))
-    _print(diagnosis, points, json=arguments.json)
-    return _EXITS.get(diagnosis.verdict, EXIT_FAULT)
+        return diagnose_recording(arguments.recording)
+    if arguments.log is not None:
+        return diagnose_log(log_question(arguments, config))
+    return asyncio.run(_live_outcome(arguments, config))
 
 
-def _check_together(arguments: argparse.Namespace) -> None:
-    """Options that would do nothing are mistakes."""
+async def _live_outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Outcome:
+    seconds = arguments.duration or WATCH_SECONDS
+    if arguments.attach:
+        return await attach(config(), seconds, save=arguments.save)
     if arguments.url is None:
-        for name in (*_PLANNED, "sweep", "token_file"):
-            if getattr(arguments, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')} is about a load: give --url too")
-    if arguments.recording is not None:
-        for name in ("duration", "save"):
-            if getattr(arguments, name) is not None:
-                raise ConfigError(f"--{name} is about a live server, --recording is of the past")
+        return await watch_exporter(arguments.exporter, seconds, save=arguments.save)
+    load = driven_load(arguments)
+    if arguments.exporter is not None:
+        return await drive_beside(arguments.exporter, load, save=arguments.save)
+    known = with_url(config(), load)
+    trial = tried(arguments, load)
+    if trial is not None:
+        return await drive_experiment(known, load, trial, save=arguments.save)
+    return await drive(known, load, save=arguments.save)
 
 
-def _load(arguments: argparse.Namespace) -> DrivenLoad:
-    if not arguments.url.startswith(("http://", "https://")):
-        raise PlanError(
-            f"cannot load {arguments.url!r}: an address begins with http:// or https://, "
-            "like http://127.0.0.1:30000"
-        )
-    values = {
-        field: getattr(arguments, option)
-        for option, field in _PLANNED.items()
-        if getattr(arguments, option) is not None
-    }
-    if arguments.sweep is not None:
-        values["concurrency"] = min(arguments.sweep)
-    values.setdefault("output_tokens", MAX_TOKENS)
-    seconds = arguments.duration
-    if seconds is None and arguments.requests is None:
-        seconds = WATCH_SECONDS
-    plan = LoadPlan(**values, duration_seconds=seconds)
-    return DrivenLoad(
-        arguments.url,
-        plan,
-        arguments.sweep or (plan.concurrency,),
-        find_token(arguments.token_file, os.environ),
-    )
-
-
-def _with_url(config: Config, url: str, token_file: Path | None) -> Config:
-    """The configuration with the loaded server's own facts asked for, where it has one server."""
-    if len(config.servers) != 1 or config.servers[0].url is not None:
-        return config
-    return replace(config, servers=(replace(config.servers[0], url=url, token_file=token_file),))
-
-
-def _print(diagnosis: Diagnosis, points: tuple[LoadResult, ...], *, json: bool) -> None:
-    failures = troubles(points)
-    if json:
-        more = {"load": load_figures(points), "load_errors": failures} if points else {}
-        sys.stdout.write(as_json(diagnosis, more) + "\n")
+def _report(outcome: Outcome, baseline: Run | None, *, as_json: bool) -> None:
+    points, experiment = outcome.points, outcome.experiment
+    comparison = None if baseline is None else compare(baseline, run_from(outcome))
+    if as_json:
+        answer = contract(outcome.diagnosis, more_figures(outcome))
+        if experiment is not None:
+            answer["experiment"] = experiment_figures(outcome, experiment)
+        if comparison is not None:
+            answer["comparison"] = comparison_object(comparison)
+        sys.stdout.write(json.dumps(answer) + "\n")
         return
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    sys.stdout.write(as_text(diagnosis, color=color))
+    sys.stdout.write(as_text(outcome.diagnosis, color=color))
     if points:
-        sys.stdout.write("\n" + "\n".join([*load_lines(points), *failures]) + "\n")
+        sys.stdout.write("\n" + "\n".join([*load_lines(points), *troubles(points)]) + "\n")
+    for trouble in outcome.troubles:
+        sys.stdout.write("\n" + "\n".join(wrapped(trouble)) + "\n")
+    if experiment is not None:
+        sys.stdout.write("\n" + "\n".join(experiment_lines(outcome, experiment)) + "\n")
+    if comparison is not None:
+        sys.stdout.write("\n" + comparison_text(comparison, color=color))

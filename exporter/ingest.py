@@ -19,10 +19,7 @@ from exporter.pipeline.figures import SecondFigures
 from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
 from exporter.records import (
-    Batch,
     FatalSourceError,
-    GpuIdentity,
-    GpuProcesses,
     LogLine,
     Record,
     ServerEvent,
@@ -135,11 +132,10 @@ class Ingest:
         self.model.fold(record)
         if self._tap is not None:
             self._tap(record, line)
-        if isinstance(record, Batch | ServerFacts | GpuProcesses | GpuIdentity):
-            for stage_map in self._mapper.fold(record):
-                self.model.fold(stage_map)
-                if self._tap is not None:
-                    self._tap(stage_map, None)
+        for stage_map in self._mapper.fold(record):
+            self.model.fold(stage_map)
+            if self._tap is not None:
+                self._tap(stage_map, None)
 
     def finish(self) -> None:
         """The records have ended: closes all counters to the clock's instant."""

@@ -1,6 +1,6 @@
 """The programs `diagnose --attach` and `diagnose --url`: watch for a while, or under a load of ours.
 
-In: a configuration, and how long or under which load. Out: a diagnosis and what the load measured.
+In: a configuration, and how long or under which load. Out: the outcome, with what the load measured.
 The records of the load take the path of all others: model, watch, recording.
 """
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.config import Config
-from exporter.daemon import PROC
-from exporter.diagnosis.verdict import Diagnosis
+from exporter.diagnose import Outcome
 from exporter.gpu_driver import GpuDriver
+from exporter.live_sources import PROC
 from exporter.live_watch import LiveWatch, recording_at, state_text
 from exporter.load.detection import check_fits, find_target
 from exporter.load.failures import LoadError
@@ -63,7 +63,7 @@ async def attach(
     save: Path | None = None,
     driver: GpuDriver | None = None,
     proc_root: Path = PROC,
-) -> Diagnosis:
+) -> Outcome:
     """Watches what goes on, without a load of ours.
 
     Raises:
@@ -80,11 +80,11 @@ async def attach(
     async with recording_at(save) as writer:
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
         await live.until(asyncio.sleep(seconds), said, alone=False)
-        diagnosis = live.diagnosis()
+        outcome = live.outcome()
     if not live.watch.batches and live.troubles:
         told = "; ".join(f"{name}: {why}" for name, why in live.troubles.items())
         raise NothingSeenError(f"no batch line of a server was seen: {told}")
-    return diagnosis
+    return outcome
 
 
 async def drive(
@@ -94,8 +94,8 @@ async def drive(
     save: Path | None = None,
     driver: GpuDriver | None = None,
     proc_root: Path = PROC,
-) -> tuple[Diagnosis, tuple[LoadResult, ...]]:
-    """Watches while a load of ours is driven; hands out what it measured too, point by point.
+) -> Outcome:
+    """Watches while a load of ours is driven; the outcome has what it measured too.
 
     Raises:
         NoTargetError: There is no server to load at that address.
@@ -106,25 +106,37 @@ async def drive(
     """
     async with recording_at(save) as writer:
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
-        driving = _Driving(load, live.ingest.handle)
+        driving = Driving(load, live.ingest.handle)
         await live.until(driving.run(), driving.say, alone=True)
-        points = driving.points
-        diagnosis = live.diagnosis()
-    if not live.watch.batches:
+        outcome = live.outcome(driving.points)
+    warn_if_silent(outcome, live, load.url)
+    check_measured(load.url, outcome, was_stopped=live.was_stopped)
+    return outcome
+
+
+def warn_if_silent(outcome: Outcome, live: LiveWatch, url: str) -> None:
+    """Warns where the log said nothing about a load."""
+    if not outcome.watch.batches:
         told = "".join(f"; {name}: {why}" for name, why in live.troubles.items())
-        log.warning(
-            "no batch line was seen: is this the log of the server at %s?%s", load.url, told
-        )
-    seen = live.was_stopped and live.watch.batches  # while warming up: ordinary traffic
-    if not seen and not any(point.output_tokens for point in points):
-        raise _nothing_measured(load.url, points)
-    return diagnosis, points
+        log.warning("no batch line was seen: is this the log of the server at %s?%s", url, told)
 
 
-class _Driving:
+def check_measured(url: str, outcome: Outcome, *, was_stopped: bool) -> None:
+    """Checks that a load of ours brought something to tell.
+
+    Raises:
+        NothingMeasuredError: All its requests failed, or it was too short.
+    """
+    seen = was_stopped and outcome.watch.batches  # while warming up: ordinary traffic
+    if not seen and not any(point.output_tokens for point in outcome.points):
+        raise nothing_measured(url, outcome.points)
+
+
+class Driving:
     """A load under way, from the search for its server to the last lines about it."""
 
     def __init__(self, load: DrivenLoad, emit: Callable[[Record], None]) -> None:
+        """Drives nothing yet; `emit` takes the records of the load."""
         self._load = load
         self._emit = emit
         self._sweep: Sweep | None = None
@@ -133,9 +145,21 @@ class _Driving:
 
     @property
     def points(self) -> tuple[LoadResult, ...]:
+        """What was measured so far."""
         return () if self._sweep is None else self._sweep.result().points
 
     async def run(self) -> None:
+        """Drives it, and waits for what is printed late."""
+        await self.drive()
+        await asyncio.sleep(SETTLE_SECONDS)
+
+    async def drive(self) -> None:
+        """Finds the server and drives the load to its end.
+
+        Raises:
+            NoTargetError: There is no server to load at that address.
+            PlanError: The load cannot be driven as asked for.
+        """
         load = self._load
         target = await find_target(load.url, load.token)
         check_fits(target, load.plan)
@@ -144,17 +168,21 @@ class _Driving:
         )
         await self._sweep.run()
         self._is_over = True
-        await asyncio.sleep(SETTLE_SECONDS)
+
+    def progress(self) -> str:
+        """How far the load is."""
+        return "reading the last lines" if self._is_over else progress_text(self._newest)
 
     def say(self, snapshot: Snapshot) -> str:
-        far = "reading the last lines" if self._is_over else progress_text(self._newest)
-        return f"{far}, {state_text(snapshot)}"
+        """How far the load is, and what the pipeline does."""
+        return f"{self.progress()}, {state_text(snapshot)}"
 
     def _note(self, progress: LoadProgress) -> None:
         self._newest = progress
 
 
-def _nothing_measured(url: str, points: tuple[LoadResult, ...]) -> NothingMeasuredError:
+def nothing_measured(url: str, points: tuple[LoadResult, ...]) -> NothingMeasuredError:
+    """Why a load measured nothing, in words."""
     told = troubles(points)
     if not told or not any(point.ended_by is EndReason.ALL_FAILED for point in points):
         told.insert(0, "the load ended before anything was measured; let it run longer")

@@ -9,18 +9,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from exporter.config import Config
-from exporter.daemon import PROC, keep, live_ingest, open_recording, stopped
-from exporter.diagnose import HARVEST_SECONDS, diagnose_watch, harvest
-from exporter.diagnosis.verdict import Diagnosis
-from exporter.diagnosis.watch import Watch
+from exporter.daemon import (
+    STOPPING,
+    ignore_signals,
+    keep,
+    open_recording,
+    stopped,
+)
+from exporter.diagnose import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
+from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.gpu_driver import GpuDriver
+from exporter.live_sources import PROC, live_ingest
+from exporter.load.result import LoadResult
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import LogLine, Record
 from exporter.snapshot import Snapshot
@@ -37,7 +46,7 @@ class LiveWatch:
     """The sources of a configuration while something goes on.
 
     Attributes:
-        watch: What reached the model so far.
+        watch: What reached the model so far, or since `start_anew`.
         ingest: Takes the records of a load too, by `handle`.
         was_stopped: A signal ended it.
         troubles: What keeps a log from being read, by source, when the watch ended.
@@ -55,22 +64,25 @@ class LiveWatch:
         self.watch = Watch()
         self.was_stopped = False
         self.troubles: dict[str, str] = {}
+        self._earlier: list[Watch] = []
         self._writer = writer
         self.ingest = live_ingest(config, driver=driver, proc_root=proc_root, tap=self._tap)
 
     async def until(
         self, work: Coroutine[Any, Any, None], said: Callable[[Snapshot], str], *, alone: bool
     ) -> None:
-        """Reads the sources until `work` ends or is stopped by a signal.
+        """Reads the sources until `work` ends, or is canceled because of a signal.
 
-        `said` is the progress to show; `alone`: work goes on when all sources have ended.
+        What work does at its cancellation is waited for, whatever signals come meanwhile. `said` is
+        the progress to show; `alone`: work goes on when all sources have ended.
 
         Raises:
             FatalSourceError: A source cannot be read by this process.
         """
         working = asyncio.create_task(work, name="work")
         reading = asyncio.create_task(self.ingest.run(), name="ingest")
-        stopping = asyncio.create_task(stopped(), name="signals")
+        signals = _ending_signals()
+        stopping = asyncio.create_task(stopped(signals), name="signals")
         telling = asyncio.create_task(self._tell(said), name="progress")
         tasks = [working, reading, stopping, telling]
         try:
@@ -87,12 +99,35 @@ class LiveWatch:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self.was_stopped:
+                ignore_signals(signals)
 
-    def diagnosis(self) -> Diagnosis:
-        """The diagnosis of what was seen; nothing more may come."""
+    def start_anew(self) -> Watch:
+        """What is read from now on goes to a new watch; returns the one so far."""
+        before, self.watch = self.watch, self.watch.successor()
+        self._earlier.append(before)  # what settles late is still its own
+        return before
+
+    def outcome(
+        self,
+        points: tuple[LoadResult, ...] = (),
+        *,
+        watch: Watch | None = None,
+        pipeline: PipelineKey | None = None,
+    ) -> Outcome:
+        """The diagnosis of what was seen, under these loads; nothing more may come.
+
+        Of the newest watch if none is named, and of the pipeline that printed most in it.
+        """
         self.ingest.finish()
-        harvest(self.ingest, self.watch)
-        return diagnose_watch(self.watch)
+        self._harvest()
+        outcome = diagnose_watch(self.watch if watch is None else watch, points, pipeline)
+        troubles = tuple(f"{name}: {why}" for name, why in self.troubles.items())
+        return replace(outcome, troubles=troubles)
+
+    def _harvest(self) -> None:
+        for watch in (*self._earlier, self.watch):
+            harvest(self.ingest, watch)
 
     def _log_troubles(self) -> dict[str, str]:
         return {
@@ -124,7 +159,7 @@ class LiveWatch:
                 now = time.monotonic()
                 self._save(RecordingWriter.advance)
                 if now - harvested_at >= HARVEST_SECONDS:
-                    harvest(self.ingest, self.watch)
+                    self._harvest()
                     harvested_at = now
                 if terminal or now - told_at >= FILE_SECONDS:
                     line = said(self.ingest.snapshot())[:79]
@@ -137,9 +172,17 @@ class LiveWatch:
                 sys.stderr.flush()
 
 
+def _ending_signals() -> tuple[signal.Signals, ...]:
+    """Those that end it cleanly; a hang-up that is ignored already (nohup) stays so."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return STOPPING if ignored else (*STOPPING, signal.SIGHUP)
+
+
 @contextlib.asynccontextmanager
-async def recording_at(path: Path | None) -> AsyncIterator[RecordingWriter | None]:
-    """A recording that is made meanwhile; `None`: none is.
+async def recording_at(
+    path: Path | None, clock: Callable[[], float] = time.time
+) -> AsyncIterator[RecordingWriter | None]:
+    """A recording that is made meanwhile; `None`: none is. `clock` is that of its records.
 
     Raises:
         CannotRecordError: The file cannot be created.
@@ -147,7 +190,7 @@ async def recording_at(path: Path | None) -> AsyncIterator[RecordingWriter | Non
     if path is None:
         yield None
         return
-    writer = open_recording(path, "--save")
+    writer = open_recording(path, "--save", clock)
     try:
         yield writer
     finally:

@@ -220,6 +220,11 @@ class PipelineModel:
         for server in self._servers.values():
             server.pipelines.close(at)
 
+    def levels(self) -> tuple[GpuLevels, ...]:
+        """What is known of the cards' own levels, given or learned."""
+        known = (activity.levels() for activity in self._activities.values())
+        return tuple(levels for levels in known if levels is not None)
+
     def timeline(self, server: str, dp_rank: int, since: float) -> tuple[SecondFigures, ...]:
         """The settled seconds of a pipeline from `since` on, oldest first, at most 300."""
         known = self._servers.get(server)

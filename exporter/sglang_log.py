@@ -91,12 +91,20 @@ def parse_line(message: str) -> ParsedLine:
     return _parse_slowly(message)
 
 
+def stamp_of(message: str) -> str | None:
+    """The time in SGLang's own bracket, as it stands; `None` if no bracket is at the first column."""
+    return _PREFIX.match(message)["stamp"]  # type: ignore[index]  # it matches any text
+
+
 def storable(message: str) -> str | None:
     """What of a line may be kept: fixed words, ranks, numbers, allow-listed arguments.
 
     Unknown fields, whatever a traceback quotes and every free text are left out. The result
     parses to the same record, but for its count of unknown fields. `None`: nothing may be kept.
     """
+    layout = _layouts.get(_outline(message))
+    if layout is not None and layout.read(message) is not None:
+        return message  # a layout holds known fields alone
     parsed = _parse_slowly(message)
     if parsed is None or isinstance(parsed, Refusal):
         return None

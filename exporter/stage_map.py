@@ -1,7 +1,8 @@
 """Who runs where: the GPUs of each rank of each server.
 
 Configuration wins over process titles, titles over SGLang's formula. Comes in: who the GPUs are,
-what runs on them, what the servers' lines say. Goes out: a `StageMap` when a server's changed.
+what runs on them, what the servers' lines say. Goes out: a `StageMap` when a server's changed; none
+for a server whose map a recording gives.
 Pure: no clock, no /proc.
 """
 
@@ -52,6 +53,8 @@ class StageMapper:
             changed = self._gpus.get(record.gpu) != record
             self._gpus[record.gpu] = record
         else:
+            if isinstance(record, StageMap):
+                self._server(record.server).is_given = True
             return ()
         return self._changed_maps() if changed else ()
 
@@ -101,6 +104,8 @@ class StageMapper:
             return []  # no record with an instant yet
         maps = []
         for server in self._servers.values():
+            if server.is_given:
+                continue
             stages, origin = self._map(server)
             told = server.told
             if told is None or ((stages, origin) != told and (stages or told[0])):
@@ -212,6 +217,7 @@ class _Server:
     def __init__(self, name: str, stages: Mapping[int, tuple[str, ...]]) -> None:
         self.name = name
         self.stages = stages
+        self.is_given = False
         self.facts: dict[str, FactValue] = {}
         self.pids: dict[int, float] = {}
         self.retired: set[int] = set()

@@ -10,7 +10,7 @@ import gzip
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aiohttp import web
@@ -22,6 +22,9 @@ from exporter.collector import ExporterState, SnapshotCollector
 from exporter.config import Config
 from exporter.landing_page import landing_page
 from exporter.pipeline.figures import SecondFigures
+from exporter.recent.records import MOST_SECONDS as MOST_RECORDED_SECONDS
+from exporter.recent.records import RecentRecording
+from exporter.recording_download import RecordingDownload
 from exporter.records import SourceHealth
 from exporter.snapshot import Snapshot
 
@@ -75,8 +78,10 @@ def exposition(served: Served, accept: str, process: ProcessCollector | None) ->
 class WebServer:
     """The running HTTP server; `port` is the real one, also when 0 was asked for."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, recording: Callable[[int], RecentRecording]) -> None:
+        """Serves nothing yet; `recording` gives the newest seconds as they are now."""
         self._served = served
+        self._download = RecordingDownload(recording)
         self._process = ProcessCollector(registry=None)
         app = web.Application(middlewares=[_plain_errors])
         app.router.add_get("/metrics", self._metrics)
@@ -84,6 +89,7 @@ class WebServer:
         app.router.add_get("/-/ready", self._ready)
         app.router.add_get("/api/v1/pipeline", self._pipeline)
         app.router.add_get("/api/v1/timeline", self._timeline)
+        app.router.add_get("/api/v1/recording", self._recording)
         app.router.add_get("/", self._landing)
         self._runner = web.AppRunner(
             app,
@@ -145,15 +151,19 @@ class WebServer:
         return web.json_response(pipeline_json(self._served.snapshot()))
 
     async def _timeline(self, request: web.Request) -> web.Response:
-        text = request.query.get("seconds", "60")
-        if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= MOST_SECONDS:
-            return web.Response(
-                status=400, text=f"seconds must be a whole number from 1 to {MOST_SECONDS}\n"
-            )
-        timelines = self._served.timelines(int(text))
+        seconds = _seconds_of(request, MOST_SECONDS)
+        if seconds is None:
+            return _bad_seconds(MOST_SECONDS)
+        timelines = self._served.timelines(seconds)
         return web.json_response(
-            timeline_json(timelines, self._served.snapshot().taken_at - int(text))
+            timeline_json(timelines, self._served.snapshot().taken_at - seconds)
         )
+
+    async def _recording(self, request: web.Request) -> web.StreamResponse:
+        seconds = _seconds_of(request, MOST_RECORDED_SECONDS)
+        if seconds is None:
+            return _bad_seconds(MOST_RECORDED_SECONDS)
+        return await self._download.answer(request, seconds)
 
     async def _landing(self, _request: web.Request) -> web.Response:
         page = landing_page(self._served.snapshot(), self._served.healths())
@@ -165,6 +175,18 @@ class WebServer:
                 "X-Content-Type-Options": "nosniff",
             },
         )
+
+
+def _seconds_of(request: web.Request, most: int) -> int | None:
+    """How far a request looks back; `None` if it names no whole number from 1 to `most`."""
+    text = request.query.get("seconds", "60")
+    if not re.fullmatch("[0-9]{1,3}", text) or not 1 <= int(text) <= most:
+        return None
+    return int(text)
+
+
+def _bad_seconds(most: int) -> web.Response:
+    return web.Response(status=400, text=f"seconds must be a whole number from 1 to {most}\n")
 
 
 def _takes_gzip(accept_encoding: str) -> bool:

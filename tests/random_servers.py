@@ -43,7 +43,7 @@ def accepted(verdict: str) -> frozenset[str]:
 
 
 _ALSO_RIGHT = {
-    # A recording has no throttle reasons; the contract counts throttling under stage_imbalance.
+    # A slow card that names no reason; the contract counts throttling under stage_imbalance too.
     "gpu_fault": ("stage_imbalance",),
     "aliased": ("uneven_split", "cannot_tell"),
     "idle": ("cannot_tell",),

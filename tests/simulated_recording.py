@@ -11,6 +11,7 @@ from exporter.records import (
     ActivityLevel,
     FactValue,
     GpmWindow,
+    GpuGauges,
     GpuLevels,
     LoadEvent,
     LoadPhase,
@@ -63,7 +64,7 @@ def write_recording(
         history_seconds=seconds + 10.0,
     )
     sampler = _Sampler(simulation.driver)
-    concurrency = _concurrency(simulation.scenario)
+    concurrency = concurrency_of(simulation.scenario)
     simulation.advance(started_at + 0.001)  # what a start prints is no part of the recording
     note = simulation.scenario.name
     with RecordingWriter(path, note=note, host="demo", clock=lambda: simulation.now) as writer:
@@ -80,6 +81,9 @@ def write_recording(
                     writer.write_log(line, entry.message)
             for record in sampler.sample():
                 writer.write(record)
+            if _throttles(simulation.scenario):
+                for gpu in range(STAGES):
+                    writer.write(_gauges(simulation.driver, gpu, simulation.now))
         truth = simulation.truth(started_at, simulation.now)
         tokens = round(truth.generated_tokens_per_second * seconds)
         end = LoadEvent(simulation.now, LoadPhase.END, concurrency, tokens, seconds, errors=0)
@@ -134,6 +138,21 @@ class _Sampler:
             )
 
 
+def _throttles(scenario: Scenario) -> bool:
+    """Whether the driver would name what holds a card down; that scenario's gauges are written."""
+    return scenario.fault is not None and scenario.fault.throttle_reason is not None
+
+
+def _gauges(driver: SimulatedDriver, gpu: int, now: float) -> GpuGauges:
+    return GpuGauges(
+        gpu,
+        now,
+        temperature_celsius=driver.temperature_celsius(gpu),
+        sm_clock_hertz=driver.sm_clock_hertz(gpu),
+        throttle_reasons=driver.throttle_reasons(gpu),
+    )
+
+
 def _introduction(simulation: Simulation) -> Iterator[Record]:
     """What stands at the head of a recording: the server, its stages, its cards."""
     at, scenario, driver = simulation.started_at, simulation.scenario, simulation.driver
@@ -168,7 +187,7 @@ def _levels(simulation: Simulation) -> Iterator[Record]:
         )
 
 
-def _concurrency(scenario: Scenario) -> int:
+def concurrency_of(scenario: Scenario) -> int:
     return sum(
         load.concurrency if isinstance(load, ClosedLoop) else sum(load.groups)
         for load in scenario.loads

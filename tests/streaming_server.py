@@ -178,19 +178,22 @@ class StreamingServer:
             new = min(self.tokens_an_event, tokens - sent)
             sent += new
             self.tokens_sent += new
-            usage = {"prompt_tokens": 1, "completion_tokens": sent}
-            reason = "length" if sent == tokens else None
-            if path == NATIVE:
-                finish = {"type": "length", "length": tokens} if reason else None
-                facts = {"id": "x", "completion_tokens": sent, "finish_reason": finish}
-                yield {"text": "\u2028" * sent, "output_ids": [7] * sent, "meta_info": facts}
-                continue
-            delta = {"content": " a"} if path == CHAT else None
-            choice = {"index": 0, "finish_reason": reason}
-            choice |= {"delta": delta} if delta else {"text": " a"}
-            yield {"choices": [choice], "usage": usage if self.usage else None}
+            yield self._event(path, new, sent, tokens)
         if path != NATIVE and tokens:
             yield {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": sent}}
+
+    def _event(self, path: str, new: int, sent: int, tokens: int) -> dict[str, Any]:
+        """What says that `new` tokens came, `sent` in all."""
+        reason = "length" if sent == tokens else None
+        if path == NATIVE:
+            finish = {"type": "length", "length": tokens} if reason else None
+            facts = {"id": "x", "completion_tokens": sent, "finish_reason": finish}
+            return {"text": "\u2028" * sent, "output_ids": [7] * sent, "meta_info": facts}
+        delta = {"content": " a"} if path == CHAT else None
+        choice = {"index": 0, "finish_reason": reason}
+        choice |= {"delta": delta} if delta else {"text": " a" * new}
+        usage = {"prompt_tokens": 1, "completion_tokens": sent}
+        return {"choices": [choice], "usage": usage if self.usage else None}
 
     @contextlib.asynccontextmanager
     async def _counted(self) -> AsyncIterator[None]:
@@ -215,6 +218,9 @@ class LiveCap:
         status: Of the answer to setting it: releases before 0.5.3 set it and answer 500.
         stuck: Takes no other value any more.
         down: Reads and writes that fail with 503 before it works again.
+        missing: Has no endpoint to set it.
+        gates: By value: it is taken at once, but answered only when the gate opens.
+        history: Each value that was taken.
     """
 
     def __init__(self, **facts: Any) -> None:
@@ -222,11 +228,20 @@ class LiveCap:
         self.most = facts.get("most", 32)
         self.name = facts.get("name", "pp_max_micro_batch_size")
         self.ranks = facts.get("ranks", 1)
+        self.stages = facts.get("stages", 4)
         self.answers_true = facts.get("answers_true", False)
         self.status = facts.get("status", 200)
         self.stuck = False
         self.down = 0
+        self.missing = False
+        self.gates: dict[int, asyncio.Event] = {}
         self.history: list[int] = []
+        self._changed = asyncio.Condition()
+
+    async def becomes(self, value: int) -> None:
+        """Waits until this value is taken."""
+        async with asyncio.timeout(30), self._changed:
+            await self._changed.wait_for(lambda: self.value == value)
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.down > 0:
@@ -235,15 +250,23 @@ class LiveCap:
         if request.path == "/server_info":
             state = {
                 self.name: self.value,
-                "pp_size": 4,
-                "effective_max_running_requests_per_dp": self.most * 4,
+                "pp_size": self.stages,
+                "effective_max_running_requests_per_dp": self.most * self.stages,
             }
-            return web.json_response({"pp_size": 4, "internal_states": [state] * self.ranks})
+            return web.json_response(
+                {"pp_size": self.stages, "internal_states": [state] * self.ranks}
+            )
+        if self.missing:
+            return web.json_response({"detail": HOSTILE}, status=404)
         wanted = (await request.json())["server_args"][self.name]
         taken = 1 <= wanted <= self.most and not self.stuck
         if taken:
             self.value = wanted
             self.history.append(wanted)
+            async with self._changed:
+                self._changed.notify_all()
+        if wanted in self.gates:
+            await self.gates[wanted].wait()
         if self.status != 200:
             return web.json_response({"error": HOSTILE}, status=self.status)
         return web.json_response([taken or self.answers_true] * self.ranks)

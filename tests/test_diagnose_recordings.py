@@ -31,20 +31,20 @@ def is_confidently_wrong(diagnosis: Diagnosis, truth: str) -> bool:
 
 @pytest.mark.parametrize("truth", SHARED)
 def test_a_shared_recording_gets_its_verdict(truth: str) -> None:
-    diagnosis = diagnose_recording(DATA / "recordings" / f"{truth}.jsonl.gz")
+    diagnosis = diagnose_recording(DATA / "recordings" / f"{truth}.jsonl.gz").diagnosis
     assert diagnosis.verdict == truth
     assert diagnosis.confidence >= CONFIDENT
 
 
 def test_a_real_server_without_graphs_is_told_so() -> None:
-    diagnosis = diagnose_recording(DATA / "h200" / "sglang-graph-off.jsonl.gz")
+    diagnosis = diagnose_recording(DATA / "h200" / "sglang-graph-off.jsonl.gz").diagnosis
     assert diagnosis.verdict is Verdict.GRAPH_OFF
     assert diagnosis.confidence >= CONFIDENT
     assert Verdict.HOST_BOUND in diagnosis.also
 
 
 def test_a_real_server_with_graphs_has_no_fault_but_its_compile_stall() -> None:
-    diagnosis = diagnose_recording(DATA / "h200" / "sglang-graphs.jsonl.gz")
+    diagnosis = diagnose_recording(DATA / "h200" / "sglang-graphs.jsonl.gz").diagnosis
     assert diagnosis.verdict is Verdict.HEALTHY
     assert diagnosis.also == (Verdict.GLOBAL_STALL,)
     outside = diagnosis.figures.stopped_outside_seconds
@@ -55,9 +55,17 @@ def test_a_real_server_with_graphs_has_no_fault_but_its_compile_stall() -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_demo_scenario_is_named_or_left_open(scenario: str, tmp_path: Path) -> None:
     path = written(SCENARIOS[scenario], tmp_path, "no levels", seconds=60.0, seed=3)
-    diagnosis = diagnose_recording(path)
+    diagnosis = diagnose_recording(path).diagnosis
     assert diagnosis.verdict in accepted(scenario) | {Verdict.CANNOT_TELL}
     assert not is_confidently_wrong(diagnosis, scenario)
+
+
+def test_a_card_held_down_by_heat_is_named_offline_too(tmp_path: Path) -> None:
+    path = written(SCENARIOS["gpu_fault"], tmp_path, "no levels", seconds=60.0, seed=3)
+    diagnosis = diagnose_recording(path).diagnosis
+    assert diagnosis.verdict is Verdict.GPU_FAULT
+    assert diagnosis.confidence >= CONFIDENT
+    assert diagnosis.evidence[0].quantity == "throttled_ratio"
 
 
 @pytest.mark.parametrize("part", SLICE)
@@ -66,7 +74,7 @@ def test_a_random_server_is_never_confidently_misjudged(
     truth: str, part: str, tmp_path: Path
 ) -> None:
     way, seed = SLICE[part]
-    diagnosis = diagnose_recording(written(server(truth, seed), tmp_path, way, seed=seed))
+    diagnosis = diagnose_recording(written(server(truth, seed), tmp_path, way, seed=seed)).diagnosis
     assert not is_confidently_wrong(diagnosis, truth), diagnosis.verdict
     if way == "everything":
         assert diagnosis.verdict in accepted(truth)

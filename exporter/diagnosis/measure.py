@@ -35,6 +35,7 @@ def measure(watch: Watch, key: PipelineKey) -> Figures:
             pp_size=_pp_size(watch, key, facts),
             local_stages=len(watch.stage_gpus(key)) or None,
             stopped_outside_seconds=stopped_outside(watch, key, None),
+            lines_seen=len(watch.batches.get(key, ())),
         )
     return figures_in(watch, key, window)
 
@@ -57,7 +58,9 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
         facts=dict(facts),
         pp_size=_pp_size(watch, key, facts),
         concurrency=window.concurrency,
-        log=log_figures(batches, events, found),
+        lines_seen=len(watch.batches.get(key, ())),
+        time_resolution_seconds=watch.time_resolution_seconds,
+        log=log_figures(batches, events, found, watch.time_resolution_seconds),
         stopped_ratio=stopped,
         paused_ratio=paused,
         longest_stop_seconds=longest,

@@ -1,46 +1,45 @@
-"""A diagnosis → text for a terminal of 80 columns, or the one JSON object of the contract. Pure."""
+"""A diagnosis → text for a terminal of 80 columns, or the object of the contract. Pure."""
 
 from __future__ import annotations
 
-import json
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from exporter.diagnosis.advice import advice
 from exporter.diagnosis.figures import Figures, StageFigures
 from exporter.diagnosis.findings import Evidence, Verdict
+from exporter.diagnosis.terminal import (
+    BOLD,
+    COLUMNS,
+    DIM,
+    GREEN,
+    RED,
+    YELLOW,
+    apart,
+    paint,
+    wrapped,
+)
 from exporter.diagnosis.verdict import Diagnosis
 from exporter.diagnosis.wording import gain_text, sentence
 
-COLUMNS = 80
-
-_BOLD, _RED, _GREEN, _YELLOW, _DIM, _PLAIN = (
-    "\x1b[1m",
-    "\x1b[31m",
-    "\x1b[32m",
-    "\x1b[33m",
-    "\x1b[2m",
-    "\x1b[0m",
-)
 _BAR = 24
 
 
-def as_json(diagnosis: Diagnosis, more_figures: Mapping[str, object] | None = None) -> str:
-    """The contract's object, on one line; `more_figures` join the diagnosis' own."""
-    return json.dumps(
-        {
-            "verdict": diagnosis.verdict,
-            "confidence": round(diagnosis.confidence, 3),
-            "summary": sentence(diagnosis),
-            "evidence": [asdict(each) for each in diagnosis.evidence],
-            "also": list(diagnosis.also),
-            "gain": asdict(diagnosis.gain),
-            "advice": advice(diagnosis),
-            "missing": list(diagnosis.missing),
-            "figures": {**diagnosis.figures.as_json(), **(more_figures or {})},
-        }
-    )
+def contract(
+    diagnosis: Diagnosis, more_figures: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """The contract's object; `more_figures` join the diagnosis' own."""
+    return {
+        "verdict": diagnosis.verdict,
+        "confidence": round(diagnosis.confidence, 3),
+        "summary": sentence(diagnosis),
+        "evidence": [asdict(each) for each in diagnosis.evidence],
+        "also": list(diagnosis.also),
+        "gain": asdict(diagnosis.gain),
+        "advice": advice(diagnosis),
+        "missing": list(diagnosis.missing),
+        "figures": {**diagnosis.figures.as_json(), **(more_figures or {})},
+    }
 
 
 def as_text(diagnosis: Diagnosis, *, color: bool = False) -> str:
@@ -53,46 +52,38 @@ def as_text(diagnosis: Diagnosis, *, color: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _paint(text: str, style: str, color: bool) -> str:
-    return f"{style}{text}{_PLAIN}" if color else text
-
-
 def _verdict_style(verdict: Verdict) -> str:
     if verdict is Verdict.HEALTHY:
-        return _BOLD + _GREEN
-    return _BOLD + (_YELLOW if verdict is Verdict.CANNOT_TELL else _RED)
-
-
-def _wrapped(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        COLUMNS,
-        initial_indent=indent,
-        subsequent_indent=" " * len(indent),
-        break_on_hyphens=False,
-    )
+        return BOLD + GREEN
+    return BOLD + (YELLOW if verdict is Verdict.CANNOT_TELL else RED)
 
 
 def _head(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
     figures = diagnosis.figures
     name = diagnosis.verdict.replace("_", " ")
     sure = f"confidence {diagnosis.confidence:.2f}"
-    space = " " * max(COLUMNS - len(name) - len(sure), 1)
-    yield _paint(name, _verdict_style(diagnosis.verdict), color) + space + sure
-    yield from _wrapped(sentence(diagnosis))
-    yield from _wrapped(gain_text(diagnosis), "gain    ")
+    yield paint(name, _verdict_style(diagnosis.verdict), color) + apart(name, sure) + sure
+    yield from wrapped(sentence(diagnosis))
+    yield from wrapped(gain_text(diagnosis), "gain    ")
     if diagnosis.also:
-        yield from _wrapped(", ".join(diagnosis.also).replace("_", " "), "also    ")
-    yield from _wrapped(_what(figures), "server  ")
+        yield from wrapped(", ".join(diagnosis.also).replace("_", " "), "also    ")
+    yield from wrapped(_what(figures), "server  ")
     if figures.window_seconds is not None:
-        yield from _wrapped(
+        yield from wrapped(
             f"{figures.window_seconds:.1f} s: {figures.window_chosen_by}", "window  "
         )
     rate = figures.log.tokens_per_second
     if rate is not None:
-        scaling = figures.scaling_ratio
-        alone = "" if scaling is None else f"; {scaling:.2f} of {figures.pp_size} single streams"
-        yield f"output  {rate:.0f} tokens/s{alone}"
+        yield f"output  {rate:.0f} tokens/s{_alone(figures)}"
+
+
+def _alone(figures: Figures) -> str:
+    scaling = figures.scaling_ratio
+    if scaling is None:
+        return ""
+    if figures.pp_size == 1:
+        return f"; {scaling:.3g} times a single stream"
+    return f"; {scaling:.2f} of {figures.pp_size} single streams"
 
 
 def _what(figures: Figures) -> str:
@@ -112,12 +103,12 @@ def _evidence(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
     if not diagnosis.evidence:
         return
     yield ""
-    yield _paint("evidence", _BOLD, color)
+    yield paint("evidence", BOLD, color)
     for each in diagnosis.evidence:
         mark = "+" if each.supports else "-"
         yield f"{mark} {each.quantity:<29} {_value(each):>8}   {each.expected}"[:COLUMNS]
-        for line in _wrapped(each.source, "    "):
-            yield _paint(line, _DIM, color)
+        for line in wrapped(each.source, "    "):
+            yield paint(line, DIM, color)
 
 
 def _value(evidence: Evidence) -> str:
@@ -130,25 +121,39 @@ def _stages(figures: Figures, color: bool) -> Iterator[str]:
         return
     yield ""
     heads = "work   wait   idle    watts" if figures.measured else "resident      idle    watts"
-    yield _paint(f"stage  gpu      {heads}", _BOLD, color)
+    yield paint(f"stage  gpu      {heads}", BOLD, color)
     for stage in figures.stages:
         gpus = ",".join(map(str, stage.gpus))
         watts = "?" if stage.watts is None else f"{stage.watts:.0f}"
         if figures.measured:
             shares = f"{_share(stage.working_ratio)}  {_share(stage.waiting_ratio)}"
         else:
-            shares = f"{_share(stage.working_at_most_ratio)}       "
+            shares = f"{_resident(stage)}      "
         yield (
             f"{stage.pp_rank:>5}  {gpus:<7}{shares}  {_share(stage.idle_ratio)}  {watts:>7}  "
-            f"{_bar(stage)}"
+            f"{stage_bar(stage)}"
         ).rstrip()
+    if any(_is_momentary(stage) for stage in figures.stages):
+        yield "* one reading at an instant"
+
+
+def _resident(stage: StageFigures) -> str:
+    if _is_momentary(stage):
+        return f"{_share(stage.momentary_utilization_ratio)}*"
+    return f"{_share(stage.working_at_most_ratio)} "
+
+
+def _is_momentary(stage: StageFigures) -> bool:
+    """Whether nothing better than a single reading of the polled gauge is known."""
+    known = stage.working_ratio, stage.working_at_most_ratio
+    return known == (None, None) and stage.momentary_utilization_ratio is not None
 
 
 def _share(ratio: float | None) -> str:
     return "    ?" if ratio is None else f"{100 * ratio:4.0f}%"
 
 
-def _bar(stage: StageFigures) -> str:
+def stage_bar(stage: StageFigures) -> str:
     """Work as #, waiting as -, a bound on work as ?."""
     if stage.working_ratio is not None:
         work = round(_BAR * stage.working_ratio)
@@ -162,16 +167,18 @@ def _slots(figures: Figures) -> Iterator[str]:
         return
     yield ""
     if slots.sizes is None:
-        yield from _wrapped(f"not observable: {slots.reason}", "slots   ")
+        if slots.effective is not None:
+            told = f"{slots.effective:.2g} of {slots.slots} in effect: {slots.active_from}"
+        yield from wrapped(told, "slots   ")
         return
     sizes = [*slots.sizes, *[0] * (slots.slots - len(slots.sizes))]
-    yield from _wrapped(" ".join(map(str, sizes)), "slots   ")
+    yield from wrapped(" ".join(map(str, sizes)), "slots   ")
 
 
 def _listed(title: str, items: list[str], color: bool) -> Iterator[str]:
     if not items:
         return
     yield ""
-    yield _paint(title, _BOLD, color)
+    yield paint(title, BOLD, color)
     for item in items:
-        yield from _wrapped(item, "- ")
+        yield from wrapped(item, "- ")

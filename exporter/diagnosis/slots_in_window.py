@@ -14,7 +14,8 @@ from itertools import pairwise
 from statistics import fmean
 
 from exporter.diagnosis.log_figures import one_stage
-from exporter.diagnosis.steady_window import Window
+from exporter.diagnosis.steady_window import LEAST_SECONDS, Window
+from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.pipeline.figures import SlotFigures
 from exporter.pipeline.micro_batches import Activity, SlotObserver
 from exporter.pipeline.server_facts import count_of
@@ -30,6 +31,7 @@ _AGREES = 0.15
 _NEAR_WHOLE = 0.2  # how near N / mean b must be to a whole number of slots
 _SAME_SIZE = 0.06
 _LEAST_LINES = 3
+_LOOK_SECONDS = 1.0
 
 
 def slots_in_window(
@@ -51,6 +53,39 @@ def slots_in_window(
     lines = one_stage(batches)
     found = _by_throughput(figures, lines, facts, window.concurrency)
     return found if found.effective is not None else _by_moments(found, lines, facts, window)
+
+
+def telling_window(watch: Watch, key: PipelineKey, window: Window) -> Window | None:
+    """The longest part of a window in which the lines show how requests are spread, at its end too.
+
+    Requests that come and go hide it in between. `None` if it shows nowhere long enough.
+    """
+    facts = watch.facts.get(key[0], {})
+    observer = SlotObserver()
+    if window.concurrency is not None:
+        observer.fold_load(LoadEvent(window.start, LoadPhase.START, window.concurrency))
+    stretches: list[list[float]] = []
+    shows = False
+    looked_at = window.start
+    for batch in watch.batches.get(key, ()):
+        if not window.start <= batch.logged_at <= window.end:
+            continue
+        observer.fold_batch(batch)
+        if batch.logged_at - looked_at < _LOOK_SECONDS:
+            continue
+        looked_at, showed = batch.logged_at, shows
+        shows = observer.figures(facts, None, looked_at).effective is not None
+        if shows and showed:
+            stretches[-1][1] = looked_at
+        elif shows:
+            stretches.append([looked_at, looked_at])
+    longest = max(stretches, key=lambda s: s[1] - s[0], default=[0.0, 0.0])
+    if longest[1] - longest[0] < LEAST_SECONDS:
+        return None
+    told = "while the lines show how requests are spread"
+    return replace(
+        window, start=longest[0], end=longest[1], chosen_by=f"{window.chosen_by}, {told}"
+    )
 
 
 def mean_slot_requests(lines: Sequence[Batch], interval: int) -> float | None:
@@ -89,7 +124,7 @@ def _by_throughput(
         active_from=BY_THROUGHPUT,
         observable=shown,
         aliased=shown < active,
-        running_requests=mean * active,
+        running_requests=min(mean * active, float(concurrency)),
         sizes=None,
         effective=None,
         size_variation=None,
@@ -100,7 +135,7 @@ def _by_throughput(
         variation = math.sqrt(max(slots / active - 1.0, 0.0))
         return replace(
             figures,
-            sizes=(round(mean),) * active,
+            sizes=(round(fmean(seen)),) * active,
             effective=float(active),
             size_variation=variation,
             fairness=active / slots,

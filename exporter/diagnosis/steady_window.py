@@ -7,6 +7,7 @@ left out. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from statistics import fmean, median
@@ -27,6 +28,7 @@ _EDGE_SHARE = 0.05  # of the stretch
 _BLOCK_SECONDS = 5.0  # the longest rhythm that must not look like warm-up
 _SETTLED = 0.25  # a block this near the median of all is settled
 _MOST_WARM_UP = 0.35  # share of the stretch that warm-up may take at most
+_AS_LONG = 0.8  # of the longest: an experiment drives the same load again under another setting
 
 Span = tuple[float, float]
 
@@ -73,10 +75,7 @@ def choose_window(watch: Watch, key: PipelineKey) -> Window | None:
         if span is not None:
             found.append((load, span))
     if found:
-        # The load that asks most of the server, and of those the longest.
-        load, span = max(
-            found, key=lambda each: (each[0].concurrency or 0, each[1][1] - each[1][0])
-        )
+        load, span = _chosen(found)
         kept = "" if load.concurrency is None else f" of {load.concurrency} requests"
         which = "the driven load" if len(loads) == 1 else f"one of {len(loads)} driven loads,"
         return Window(
@@ -90,6 +89,15 @@ def choose_window(watch: Watch, key: PipelineKey) -> Window | None:
     spans = [_settled(watch, key, span) for span in _busy_spans(watch, key)]
     longest = max((s for s in spans if s is not None), key=lambda s: s[1] - s[0], default=None)
     return None if longest is None else Window(*longest, chosen_by="the longest time in flight")
+
+
+def _chosen(found: Sequence[tuple[Load, Span]]) -> tuple[Load, Span]:
+    """The load that asks most of the server; of those the longest, of about as long ones the first."""
+    most = max(load.concurrency or 0 for load, _ in found)
+    asking = [each for each in found if (each[0].concurrency or 0) == most]
+    # Not by what is steady in it: a herd prints seldom, which makes its load look shorter.
+    longest = max(load.end - load.start for load, _ in asking)
+    return next(each for each in asking if each[0].end - each[0].start >= _AS_LONG * longest)
 
 
 def loads_of(watch: Watch) -> list[Load]:

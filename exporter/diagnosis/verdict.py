@@ -94,6 +94,8 @@ class Diagnosis:
 def diagnose(figures: Figures) -> Diagnosis:
     """Weighs every hypothesis; the one with the largest predicted gain that holds is the verdict."""
     if figures.window_seconds is None:
+        if figures.lines_seen == 0:
+            return _cannot_tell(figures, (), (Missing.LINES,))
         return _cannot_tell(figures, (), (Missing.LOAD, Missing.SLOTS, Missing.WORKING))
     findings = tuple(_tempered(hypothesis(figures), figures) for hypothesis in HYPOTHESES)
     holding = [finding for finding in findings if finding.holds]

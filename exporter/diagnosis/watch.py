@@ -85,11 +85,13 @@ class Watch:
     Attributes:
         first_at: Instant of the first dated record; `None` before it.
         last_at: Instant of the newest.
+        time_resolution_seconds: How fine the instants of its lines are; 0: as journald dates them.
     """
 
     def __init__(self) -> None:
         self.first_at: float | None = None
         self.last_at: float | None = None
+        self.time_resolution_seconds = 0.0
         self.gpus: defaultdict[int, GpuWatch] = defaultdict(GpuWatch)
         self.batches: defaultdict[PipelineKey, deque[Batch]] = defaultdict(
             lambda: deque(maxlen=_KEPT_BATCHES)
@@ -118,6 +120,16 @@ class Watch:
             GpuState: lambda r: self.gpus[r.gpu].states.append(r),
             XidError: lambda r: self.gpus[r.gpu].xids.append(r),
         }
+
+    def successor(self) -> Watch:
+        """A new one that knows servers, maps and cards, and nothing that happened."""
+        new = Watch()
+        new.maps.update(self.maps)
+        for server, facts in self.facts.items():
+            new.facts[server].update(facts)
+        for number, gpu in self.gpus.items():
+            new.gpus[number].identity, new.gpus[number].levels = gpu.identity, gpu.levels
+        return new
 
     def fold(self, record: Record) -> None:
         """Takes one record; a kind that says nothing to a diagnosis is ignored."""

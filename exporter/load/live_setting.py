@@ -1,7 +1,8 @@
 """Sets the cap on a micro-batch for a while, and puts the old one back in any case.
 
-"Any case" is: an error, a cancellation, SIGINT, SIGTERM, SIGHUP. It is not: SIGKILL, a lost
-connection for longer than the attempts last. What then is left to do, the error says.
+"Any case" is: an error, and a cancellation however often it is repeated; whoever runs this has
+turned the signals that end a process into one. It is not: SIGKILL, or a server that cannot be
+reached for longer than the attempts last. What then is left to do, the error says.
 """
 
 from __future__ import annotations
@@ -15,18 +16,27 @@ from dataclasses import dataclass
 
 from exporter.load.failures import LoadError
 from exporter.load.micro_batch_cap import CapControl, CapState, CapUnknownError, SettingRefusedError
-from exporter.load.signals import cancel_on_signal, signals_ignored
+from exporter.load.tokens import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE
 
 RESTORE_ATTEMPTS = 6
 RESTORE_SECONDS = 60.0
-"""So long the old cap is tried to be put back, while signals are ignored."""
+"""So long the old cap is tried to be put back; nothing cuts it short."""
 FIRST_PAUSE_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
 
 
 class NotRestoredError(LoadError):
-    """The old cap could not be put back; the message has the command that does it."""
+    """The old cap could not be put back; the message ends in the command that does it.
+
+    Attributes:
+        command: That command, for a shell.
+    """
+
+    def __init__(self, message: str, command: str) -> None:
+        """Says what was tried and what is left to do."""
+        super().__init__(f"{message}: {command}")
+        self.command = command
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +54,7 @@ async def micro_batch_cap(
 ) -> AsyncIterator[CapChange]:
     """Holds another cap while the block runs; `sleep` makes the pauses between attempts to restore.
 
-    A signal that would end the process cancels the task that entered the block instead, unless the
-    program handles that signal itself; while the old cap is put back, signals are ignored.
+    A cancellation waits until the old cap is back.
 
     Raises:
         SettingRefusedError: The server does not take it, or would not take the old one back.
@@ -53,18 +62,26 @@ async def micro_batch_cap(
         NotRestoredError: The block is over, but the old cap could not be put back.
     """
     before = await control.read()
-    _check(before, new)
-    with cancel_on_signal():
-        try:
-            await control.post(before.name, new)
-            await _confirm(control, before, new)
-            yield CapChange(before.name, before.value, new)
-        finally:
-            await _uninterrupted(_restore(control, before, sleep))
+    check_settable(before, new)
+    try:
+        await control.post(before.name, new)
+        await _confirm(control, before, new)
+        log.info("set %s=%d for a while, it was %d", before.name, new, before.value)
+        yield CapChange(before.name, before.value, new)
+    finally:
+        log.info("putting %s back to %d", before.name, before.value)
+        await _uninterrupted(_restore(control, before, sleep))
 
 
-def _check(before: CapState, new: int) -> None:
+def check_settable(before: CapState, new: int) -> None:
+    """Checks that a cap can be set and the present one put back, as far as the server says it.
+
+    Raises:
+        SettingRefusedError: It cannot, or it is the present one.
+    """
     name, most = before.name, before.most
+    if new == before.value:
+        raise SettingRefusedError(f"cannot try {name}={new}: that is what the server has now")
     if new < 1 or (most is not None and new > most):
         bound = "1 or more" if most is None else f"1 to {most} (max_running_requests // pp_size)"
         raise SettingRefusedError(f"cannot set {name} to {new}: this server accepts {bound}")
@@ -88,33 +105,44 @@ async def _restore(
     control: CapControl, before: CapState, sleep: Callable[[float], Awaitable[None]]
 ) -> None:
     reason = "no answer in time"
-    with signals_ignored(), contextlib.suppress(TimeoutError):
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RESTORE_SECONDS):
             for attempt in range(RESTORE_ATTEMPTS):
                 if attempt:
                     await sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
                 try:
-                    if await _put_back(control, before):
-                        log.info("restored the setting %s=%d", before.name, before.value)
-                        return
+                    await _put_back(control, before)
                 except (CapUnknownError, SettingRefusedError) as error:
                     reason = str(error)
                 else:
-                    reason = "the server kept another value"
-    address = f"{control.url.rstrip('/')}/set_internal_state"
-    body = json.dumps({"server_args": {before.name: before.value}})
+                    log.info("restored the setting %s=%d", before.name, before.value)
+                    return
     raise NotRestoredError(
         f"cannot put {before.name} of {control.url} back to {before.value}: {reason}; a restarted "
-        f"server has its own value again, for one that still runs: "
-        f"curl -X POST -H 'Content-Type: application/json' -d '{body}' {address}"
+        "server has its own value again, for one that still runs",
+        _command(control, before),
     )
 
 
-async def _put_back(control: CapControl, before: CapState) -> bool:
-    if (await control.read()).value == before.value:
-        return True
-    await control.post(before.name, before.value)
-    return (await control.read()).value == before.value
+def _command(control: CapControl, before: CapState) -> str:
+    """What sets the cap from a shell; names the key, does not show it."""
+    variable = API_KEY_VARIABLE if control.admin_token is None else ADMIN_KEY_VARIABLE
+    keyed = control.token is not None or control.admin_token is not None
+    key = f'-H "Authorization: Bearer ${variable}" ' if keyed else ""
+    body = json.dumps({"server_args": {before.name: before.value}})
+    address = f"{control.url.rstrip('/')}/set_internal_state"
+    return f"curl -X POST -H 'Content-Type: application/json' {key}-d '{body}' {address}"
+
+
+async def _put_back(control: CapControl, before: CapState) -> None:
+    """Asks first and looks then: a question of ours that was cut off may still be under way."""
+    refusal = SettingRefusedError("the server kept another value")
+    try:
+        await control.post(before.name, before.value)
+    except SettingRefusedError as error:
+        refusal = error  # of no account where it has not taken the other one either
+    if (await control.read()).value != before.value:
+        raise refusal
 
 
 async def _uninterrupted(work: Awaitable[None]) -> None:

@@ -32,12 +32,15 @@ class MethodTime:
 class StageSecond:
     """What one stage did in (a part of) one second.
 
-    `observed` and `working` are seconds by cell; `rank_ratios` the mean working share of each
+    `observed`, `working` and `waiting` are seconds by cell, `methods` what each cell is known by
+    (an index of `METHODS`; -1 where nothing is seen); `rank_ratios` the mean working share of each
     tensor-parallel rank; `length_seconds` the mean length of the windows it was seen through.
     """
 
     observed: Sequence[float]
     working: Sequence[float]
+    waiting: Sequence[float]
+    methods: Sequence[int]
     times: Mapping[Method, MethodTime]
     rank_ratios: tuple[float, ...]
     length_seconds: float
@@ -72,6 +75,8 @@ def combine_ranks(ranks: Sequence[GpuSecond], first: int, stop: int) -> StageSec
     if not cells:
         return None
     working = [0.0] * CELLS_PER_SECOND
+    waiting = [0.0] * CELLS_PER_SECOND
+    methods = [-1] * CELLS_PER_SECOND
     times = {}
     rank_seconds = [0.0] * len(ranks)
     for index in sorted(cells):
@@ -79,19 +84,23 @@ def combine_ranks(ranks: Sequence[GpuSecond], first: int, stop: int) -> StageSec
         parts = [_rank_part(rank, observed, cells[index], method) for rank in ranks]
         worked = [sum(part) for part, _ in parts]
         leader = worked.index(max(worked))
-        for cell, seconds in zip(cells[index], parts[leader][0], strict=True):
-            working[cell] = seconds
-        resident = max(resident for _, resident in parts)
+        resident = [sum(own) + sum(waits) for own, waits in parts]
+        longest = parts[resident.index(max(resident))]
+        for cell, works, own, waits in zip(cells[index], parts[leader][0], *longest, strict=True):
+            working[cell], waiting[cell] = works, max(own + waits - works, 0.0)
+            methods[cell] = index
         times[method] = MethodTime(
             sum(observed[cell] for cell in cells[index]),
             worked[leader],
-            max(resident - worked[leader], 0.0) if method in TELLS_WAITING else None,
+            max(max(resident) - worked[leader], 0.0) if method in TELLS_WAITING else None,
         )
         rank_seconds = [total + own for total, own in zip(rank_seconds, worked, strict=True)]
     seen = sum(observed)
     return StageSecond(
         observed,
         working,
+        waiting,
+        methods,
         times,
         tuple(seconds / seen for seconds in rank_seconds),
         max(rank.length_seconds / sum(rank.covered) for rank in ranks),
@@ -111,8 +120,8 @@ def _common_time(ranks: Sequence[GpuSecond], first: int, stop: int) -> list[floa
 
 def _rank_part(
     rank: GpuSecond, observed: Sequence[float], cells: Sequence[int], method: Method
-) -> tuple[list[float], float]:
-    """Seconds a rank worked in each of the cells, and seconds it was resident in them all.
+) -> tuple[list[float], list[float]]:
+    """Seconds a rank worked in each of the cells, and seconds it waited in each.
 
     Once a stage is known by residency only, all its ranks are: working = resident.
     """
@@ -121,9 +130,9 @@ def _rank_part(
     worked = [working[cell] * factor for cell, factor in zip(cells, scale, strict=True)]
     waited = [waiting[cell] * factor for cell, factor in zip(cells, scale, strict=True)]
     if method is Method.RESIDENCY:
-        worked = [work + wait for work, wait in zip(worked, waited, strict=True)]
-        return worked, sum(worked)
-    return worked, sum(worked) + sum(waited)
+        resident = [work + wait for work, wait in zip(worked, waited, strict=True)]
+        return resident, [0.0] * len(cells)
+    return worked, waited
 
 
 # --- the stages together -----------------------------------------------------------------------

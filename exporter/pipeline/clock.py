@@ -23,6 +23,7 @@ from exporter.pipeline.bubbles import (
 from exporter.pipeline.figures import StageState
 from exporter.pipeline.grid import CELLS_PER_SECOND, ActivityGrid, GpuSecond
 from exporter.pipeline.in_flight import InFlight
+from exporter.pipeline.stage_cells import StageCells
 from exporter.records import ActivityWindow, Batch, Method
 
 OVERDUE_SECONDS = 3.0
@@ -69,6 +70,8 @@ class StageSummary:
     method: Method
     """Of most of the time."""
     rank_ratios: tuple[float, ...]
+    cells: StageCells | None = None
+    """The same by 20 ms; `None` where only the whole second is known."""
 
     @classmethod
     def of(cls, stage: StageSecond) -> StageSummary:
@@ -81,6 +84,7 @@ class StageSummary:
             sum(waiting) if waiting else None,
             method,
             stage.rank_ratios,
+            StageCells.of(stage),
         )
 
 

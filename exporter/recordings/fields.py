@@ -14,6 +14,12 @@ NAME_LENGTH = 64
 """Longest server name."""
 LABEL_LENGTH = 256
 """Longest text that may become a label value."""
+LAST_INSTANT = 1e11
+"""Latest time, epoch seconds."""
+MOST_GPUS = 1024
+MOST_WATTS = 10_000.0
+EXACT_INTEGER = 1 << 53
+"""Whole numbers up to here survive any JSON reader."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,12 +73,27 @@ class Fields:
             raise BadLineError(f"`{key}` is empty or holds unprintable characters")
         return value
 
+    def labels(self, key: str, most: int, longest: int = LABEL_LENGTH) -> tuple[str, ...]:
+        """A list of texts that may become label values."""
+        value = self._values.get(key)
+        if not isinstance(value, list) or len(value) > most:
+            raise BadLineError(f"`{key}` is not a list of at most {most} entries")
+        return tuple(Fields({key: entry}).label(key, longest) for entry in value)
+
     def one_of(self, key: str, choices: type[Choice]) -> Choice:
         """One of a closed set."""
         try:
             return choices(self.text(key, NAME_LENGTH))
         except ValueError as error:
             raise BadLineError(f"`{key}` is none of {', '.join(choices)}") from error
+
+    def instant(self, key: str) -> float:
+        """A time in epoch seconds."""
+        return self.number(key, 0.0, LAST_INSTANT)
+
+    def gpu(self) -> int:
+        """The number of the GPU that the object speaks of."""
+        return self.whole("gpu", 0, MOST_GPUS - 1)
 
     def inner(self, key: str) -> Fields:
         """The object under a key."""

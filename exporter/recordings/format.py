@@ -9,7 +9,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from exporter.recordings.fields import LABEL_LENGTH, NAME_LENGTH, BadLineError, Fields
+from exporter.recordings.fields import (
+    EXACT_INTEGER,
+    LABEL_LENGTH,
+    LAST_INSTANT,
+    MOST_WATTS,
+    NAME_LENGTH,
+    BadLineError,
+    Fields,
+)
+from exporter.recordings.gpu_readings import decode_gauges, decode_state, decode_xid
 from exporter.records import (
     ActivityLevel,
     FactValue,
@@ -33,15 +42,11 @@ VERSION = 1
 LATENESS_SECONDS = 1.0
 """How far a line may lie behind the newest one and still be taken."""
 
-_LAST_INSTANT = 1e11
 _LONGEST_WINDOW_SECONDS = 300.0
-_MOST_GPUS = 1024
 _MOST_STAGES = 64
 _MOST_RANKS = 4096
 _MOST_FACTS = 100
-_MOST_WATTS = 10_000.0
 _MESSAGE_LENGTH = 1 << 20
-_EXACT_INTEGER = 1 << 53
 
 
 class TimedRecord(NamedTuple):
@@ -64,7 +69,7 @@ def check_header(values: object) -> float | None:
     if values.get("version") != VERSION or isinstance(values.get("version"), bool):
         raise BadLineError(f"the header names another version than {VERSION}")
     try:
-        return _instant(Fields(values), "created")
+        return Fields(values).instant("created")
     except BadLineError:
         return None
 
@@ -96,14 +101,6 @@ def stamped(record: Record, at: float) -> Record:
     return record
 
 
-def _instant(fields: Fields, key: str) -> float:
-    return fields.number(key, 0.0, _LAST_INSTANT)
-
-
-def _gpu(fields: Fields) -> int:
-    return fields.whole("gpu", 0, _MOST_GPUS - 1)
-
-
 def _server_name(fields: Fields) -> str:
     return fields.label("server", NAME_LENGTH)
 
@@ -113,7 +110,7 @@ def _pid(fields: Fields) -> int | None:
 
 
 def _window(fields: Fields) -> tuple[float, float]:
-    started_at, ended_at = _instant(fields, "start"), _instant(fields, "end")
+    started_at, ended_at = fields.instant("start"), fields.instant("end")
     if not 0.0 < ended_at - started_at <= _LONGEST_WINDOW_SECONDS:
         raise BadLineError(
             f"`end` is not after `start`, or by more than {_LONGEST_WINDOW_SECONDS:g} s"
@@ -129,7 +126,7 @@ def is_fact(name: str, value: object) -> bool:
         return len(value) <= LABEL_LENGTH and value.isprintable()
     if isinstance(value, float):
         return math.isfinite(value)
-    return value is None or (isinstance(value, int) and abs(value) <= _EXACT_INTEGER)
+    return value is None or (isinstance(value, int) and abs(value) <= EXACT_INTEGER)
 
 
 def _allowed_facts(items: Iterator[tuple[str, Any]]) -> dict[str, FactValue]:
@@ -155,7 +152,7 @@ def _decode_map(fields: Fields) -> TimedRecord:
             dp_rank=stage.maybe(Fields.whole, "dp_rank", 0, _MOST_RANKS - 1) or 0,
             pp_rank=stage.whole("pp_rank", 0, _MOST_STAGES - 1),
             tp_rank=stage.maybe(Fields.whole, "tp_rank", 0, _MOST_RANKS - 1) or 0,
-            gpu=_gpu(stage),
+            gpu=stage.gpu(),
             uuid=stage.maybe(Fields.label, "uuid"),
             pid=_pid(stage),
         )
@@ -167,7 +164,7 @@ def _decode_map(fields: Fields) -> TimedRecord:
 def _decode_log(fields: Fields) -> TimedRecord:
     line = LogLine(
         server=_server_name(fields),
-        logged_at=_instant(fields, "t"),
+        logged_at=fields.instant("t"),
         message=fields.text("message", _MESSAGE_LENGTH),
         pid=_pid(fields),
         title=fields.maybe(Fields.text, "title", _MESSAGE_LENGTH),
@@ -182,7 +179,7 @@ def _decode_ring(fields: Fields, signal: Signal, key: str, high: float) -> Timed
     if nominal_seconds == 0.0:
         raise BadLineError("`end` is not after `start`")
     samples = ((ended_at, fields.number(key, 0.0, high)),)
-    return TimedRecord(ended_at, RingSamples(_gpu(fields), signal, nominal_seconds, samples))
+    return TimedRecord(ended_at, RingSamples(fields.gpu(), signal, nominal_seconds, samples))
 
 
 def _decode_util(fields: Fields) -> TimedRecord:
@@ -190,13 +187,13 @@ def _decode_util(fields: Fields) -> TimedRecord:
 
 
 def _decode_power(fields: Fields) -> TimedRecord:
-    return _decode_ring(fields, Signal.POWER, "watts", _MOST_WATTS)
+    return _decode_ring(fields, Signal.POWER, "watts", MOST_WATTS)
 
 
 def _decode_gpm(fields: Fields) -> TimedRecord:
     started_at, ended_at = _window(fields)
     window = GpmWindow(
-        gpu=_gpu(fields),
+        gpu=fields.gpu(),
         started_at=started_at,
         ended_at=ended_at,
         sm_ratio=fields.maybe(Fields.number, "sm", 0.0, 1.0),
@@ -210,11 +207,11 @@ def _decode_gpm(fields: Fields) -> TimedRecord:
 
 def _decode_gpu(fields: Fields) -> TimedRecord:
     identity = GpuIdentity(
-        gpu=_gpu(fields),
+        gpu=fields.gpu(),
         uuid=fields.label("uuid"),
         model=fields.maybe(Fields.label, "model"),
         pci_bus_id=fields.maybe(Fields.label, "pci_bus_id"),
-        power_limit_watts=fields.maybe(Fields.number, "power_limit", 0.0, _MOST_WATTS),
+        power_limit_watts=fields.maybe(Fields.number, "power_limit", 0.0, MOST_WATTS),
         multiprocessors=fields.maybe(Fields.whole, "sms", 1, 1 << 20),
     )
     return TimedRecord(None, identity)
@@ -225,7 +222,7 @@ def _level(fields: Fields, key: str) -> ActivityLevel | None:
     if level is None:
         return None
     return ActivityLevel(
-        watts=level.maybe(Fields.number, "watts", 0.0, _MOST_WATTS),
+        watts=level.maybe(Fields.number, "watts", 0.0, MOST_WATTS),
         sm_ratio=level.maybe(Fields.number, "sm", 0.0, 1.0),
         dram_ratio=level.maybe(Fields.number, "dram", 0.0, 1.0),
     )
@@ -233,7 +230,7 @@ def _level(fields: Fields, key: str) -> ActivityLevel | None:
 
 def _decode_levels(fields: Fields) -> TimedRecord:
     levels = GpuLevels(
-        gpu=_gpu(fields),
+        gpu=fields.gpu(),
         idle=_level(fields, "idle"),
         waiting=_level(fields, "waiting"),
         working=_level(fields, "working"),
@@ -241,14 +238,29 @@ def _decode_levels(fields: Fields) -> TimedRecord:
     return TimedRecord(None, levels)
 
 
+def _decode_gauges(fields: Fields) -> TimedRecord:
+    gauges = decode_gauges(fields)
+    return TimedRecord(gauges.read_at, gauges)
+
+
+def _decode_state(fields: Fields) -> TimedRecord:
+    state = decode_state(fields)
+    return TimedRecord(state.changed_at, state)
+
+
+def _decode_xid(fields: Fields) -> TimedRecord:
+    error = decode_xid(fields)
+    return TimedRecord(error.happened_at, error)
+
+
 def _decode_load(fields: Fields) -> TimedRecord:
     event = LoadEvent(
-        happened_at=_instant(fields, "t"),
+        happened_at=fields.instant("t"),
         phase=fields.one_of("event", LoadPhase),
         concurrency=fields.maybe(Fields.whole, "concurrency", 0, 1 << 20),
-        output_tokens=fields.maybe(Fields.whole, "output_tokens", 0, _EXACT_INTEGER),
-        seconds=fields.maybe(Fields.number, "seconds", 0.0, _LAST_INSTANT),
-        errors=fields.maybe(Fields.whole, "errors", 0, _EXACT_INTEGER),
+        output_tokens=fields.maybe(Fields.whole, "output_tokens", 0, EXACT_INTEGER),
+        seconds=fields.maybe(Fields.number, "seconds", 0.0, LAST_INSTANT),
+        errors=fields.maybe(Fields.whole, "errors", 0, EXACT_INTEGER),
     )
     return TimedRecord(event.happened_at, event)
 
@@ -270,6 +282,9 @@ _DECODERS: Mapping[str, Callable[[Fields], TimedRecord]] = {
     "gpm": _decode_gpm,
     "gpu": _decode_gpu,
     "levels": _decode_levels,
+    "gauges": _decode_gauges,
+    "gpu_state": _decode_state,
+    "xid": _decode_xid,
     "load": _decode_load,
     "reference": _decode_reference,
 }

@@ -33,6 +33,7 @@ CONTRACT = [
     "missing",
     "figures",
 ]
+HERD = Path(__file__).parents[1] / "data" / "recordings" / "thundering_herd.jsonl.gz"
 WATCH_SECONDS = 22.0
 SMALL = ("--concurrency=2", "--max-tokens=16", "--prompt-tokens=16", "--warmup=0")
 
@@ -52,10 +53,14 @@ class Ended(NamedTuple):
         return answer
 
 
-async def start(*arguments: str) -> asyncio.subprocess.Process:
+async def start_with(*arguments: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
-    command = (sys.executable, "-m", "exporter", "diagnose", "--no-nvml", "--json", *arguments)
+    command = (sys.executable, "-m", "exporter", "diagnose", *arguments)
     return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+
+
+async def start(*arguments: str) -> asyncio.subprocess.Process:
+    return await start_with("--no-nvml", "--json", *arguments)
 
 
 async def end_of(process: asyncio.subprocess.Process) -> Ended:
@@ -96,7 +101,7 @@ async def test_a_watched_herd_is_named_or_left_open_and_its_recording_says_the_s
         log_file = str(world.log_file)
         server = ServerConfig(name="sglang", files=(log_file,))
         config = Config(servers=(server,), from_start=True)
-        of_log, diagnosis = await asyncio.gather(
+        of_log, watched = await asyncio.gather(
             diagnose(
                 "--attach", f"--file={log_file}", "--from-start", f"--duration={WATCH_SECONDS}"
             ),
@@ -105,11 +110,12 @@ async def test_a_watched_herd_is_named_or_left_open_and_its_recording_says_the_s
             ),
         )
 
+    diagnosis = watched.diagnosis
     named = {Verdict.THUNDERING_HERD, Verdict.CANNOT_TELL}
     assert diagnosis.verdict in named or diagnosis.confidence < CONFIDENT
     assert diagnosis.figures.window_seconds is not None
     assert len(diagnosis.figures.stages) == 8
-    assert diagnose_recording(saved).verdict == diagnosis.verdict
+    assert diagnose_recording(saved).diagnosis.verdict == diagnosis.verdict
 
     assert list(of_log.answer) == CONTRACT
     assert of_log.answer["verdict"] in named or of_log.answer["confidence"] < CONFIDENT
@@ -147,14 +153,16 @@ async def test_a_driven_load_is_measured_watched_and_saved(tmp_path: Path) -> No
             f"--url={server.url}",
             f"--file={world.log_file}",
             f"--save={saved}",
+            f"--html={tmp_path}/driven.html",
             "--sweep=1,2",
             "--requests=6",
             "--max-tokens=1000",  # more than comes in one piece
+            f"--baseline={HERD}",
             *SMALL[2:],
         )
     answer = ended.answer
     assert ended.code == {"healthy": 0, "cannot_tell": EXIT_CANNOT_TELL}.get(answer["verdict"], 1)
-    assert list(answer) == CONTRACT
+    assert list(answer) == [*CONTRACT, "comparison"]
     first, second = answer["figures"]["load"]
     assert (first["concurrency"], second["concurrency"]) == (1, 2)
     assert second["completed"] >= 6
@@ -163,10 +171,17 @@ async def test_a_driven_load_is_measured_watched_and_saved(tmp_path: Path) -> No
         assert second[latency]["p99_seconds"] >= second[latency]["p50_seconds"] >= 0
     assert second["errors"] == {}
     assert answer["figures"]["load_errors"] == []
+    compared = answer["comparison"]
+    assert compared["candidate"]["output_counted_by"] == "load"
+    assert compared["figures"]["streams"]["candidate"] == 2
+    assert compared["compared"] is False  # 2 streams against 32
     types = [json.loads(line)["type"] for line in saved.read_text().split("\n")[:-1]]
     assert types.count("load") == 4
     assert types.count("reference") == 1
     assert "log" in types
+    page = (tmp_path / "driven.html").read_text()
+    assert page.count("time to first token") == 2
+    assert f"diagnose --no-nvml --json --url={server.url}" in page
 
 
 async def test_a_server_that_goes_away_leaves_what_was_measured(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_no_random_server_is_confidently_misjudged(tmp_path: Path) -> None:
             whole = tmp_path / "whole.jsonl"
             write_recording(server(truth, seed), SECONDS, whole, seed=seed, levels=True)
             for way in WAYS:
-                diagnosis = diagnose_recording(kept(whole, tmp_path / "kept.jsonl", way))
+                diagnosis = diagnose_recording(kept(whole, tmp_path / "kept.jsonl", way)).diagnosis
                 said = outcome(diagnosis.verdict, diagnosis.confidence, truth)
                 found[way, truth][said] += 1
                 if said == "wrong":

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +11,6 @@ from exporter.load.live_setting import CapChange, NotRestoredError, micro_batch_
 from exporter.load.micro_batch_cap import CapControl, CapUnknownError, SettingRefusedError
 from tests.streaming_server import HOSTILE, StreamingServer
 
-ROOT = Path(__file__).parents[2]
 KEY, ADMIN_KEY = "sk-hidden-4711", "sk-admin-0815"
 
 
@@ -72,6 +66,21 @@ async def test_a_cancellation_restores_even_if_it_is_repeated() -> None:
         assert server.cap.value == 32
 
 
+async def test_a_change_that_is_cut_off_before_its_answer_is_put_back() -> None:
+    async def change(url: str) -> None:
+        async with micro_batch_cap(CapControl(url), 4):
+            pytest.fail("the block was entered")
+
+    async with server_with() as server:
+        server.cap.gates[4] = asyncio.Event()
+        changing = asyncio.create_task(change(server.url))
+        await server.cap.becomes(4)
+        changing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await changing
+        assert server.cap.value == 32
+
+
 async def test_a_server_that_is_away_for_a_moment_gets_its_old_cap_back() -> None:
     async with server_with() as server:
         async with micro_batch_cap(CapControl(server.url), 4, sleep=no_pause):
@@ -87,6 +96,7 @@ async def test_a_server_that_keeps_the_new_cap_is_named_with_the_command_to_set_
     said = str(error.value)
     assert "curl -X POST" in said
     assert '{"server_args": {"pp_max_micro_batch_size": 32}}' in said
+    assert '"Authorization: Bearer $SGLANG_API_KEY"' in said
     assert KEY not in said
 
 
@@ -107,6 +117,12 @@ async def refused(server: StreamingServer, new: int, **keys: Any) -> str:
     assert server.cap.value == 32
     assert HOSTILE not in str(error.value)
     return str(error.value)
+
+
+async def test_a_cap_that_is_set_already_is_no_change() -> None:
+    async with server_with() as server:
+        assert "what the server has now" in await refused(server, 32)
+    assert server.cap.history == []
 
 
 @pytest.mark.parametrize("new", [0, 33])
@@ -149,64 +165,3 @@ async def test_a_cap_that_is_not_known_is_not_changed(facts: dict[str, Any]) -> 
             async with micro_batch_cap(CapControl(server.url), 4):
                 pytest.fail("the block was entered")
     assert server.cap.history == []
-
-
-# --- signals -----------------------------------------------------------------------------------
-
-HOLDER = """
-import asyncio, sys
-from exporter.load.live_setting import micro_batch_cap
-from exporter.load.micro_batch_cap import CapControl
-
-async def hold():
-    async with micro_batch_cap(CapControl(sys.argv[1]), 4):
-        print("held", flush=True)
-        await asyncio.Event().wait()
-
-try:
-    asyncio.run(hold())
-except (asyncio.CancelledError, KeyboardInterrupt):
-    print("over", flush=True)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=str)
-async def test_a_signal_ends_the_process_only_after_the_old_cap_is_back(
-    number: signal.Signals,
-) -> None:
-    async with server_with() as server, asyncio.timeout(60):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", HOLDER, server.url, stdout=subprocess.PIPE, cwd=ROOT
-        )
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"held\n"
-        assert server.cap.value == 4
-        process.send_signal(number)
-        assert await process.stdout.readline() == b"over\n"
-        assert await process.wait() == 0
-    assert server.cap.value == 32
-
-
-async def test_a_signal_that_the_program_handles_itself_is_left_to_it() -> None:
-    loop, heard = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, heard.set)
-    try:
-        async with server_with() as server, asyncio.timeout(20):
-            async with micro_batch_cap(CapControl(server.url), 4):
-                signal.raise_signal(signal.SIGTERM)
-                await heard.wait()
-                heard.clear()
-            signal.raise_signal(signal.SIGTERM)
-            await heard.wait()
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-
-
-async def test_afterwards_signals_do_what_they_did_before(caplog: pytest.LogCaptureFixture) -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    with caplog.at_level(logging.INFO):
-        async with server_with() as server, micro_batch_cap(CapControl(server.url), 4):
-            pass
-    assert [signal.getsignal(number) for number in numbers] == before
-    assert "restored the setting pp_max_micro_batch_size=32" in caplog.text

@@ -17,14 +17,17 @@ from hypothesis import strategies as st
 
 from exporter.recordings.fields import BadLineError
 from exporter.recordings.format import decode
+from exporter.recordings.held_lines import HOLD_SECONDS
 from exporter.recordings.reader import RecordingError, RecordingReader, read_records
-from exporter.recordings.writer import HOLD_SECONDS, RecordingWriter
+from exporter.recordings.writer import RecordingWriter
 from exporter.records import (
     ActivityLevel,
     GpmWindow,
     GpuGauges,
     GpuIdentity,
     GpuLevels,
+    GpuProcesses,
+    GpuState,
     LoadEvent,
     LoadPhase,
     LogLine,
@@ -36,6 +39,7 @@ from exporter.records import (
     StageGpu,
     StageMap,
     ThroughputReference,
+    XidError,
 )
 from exporter.sources.recording import RecordingSource
 
@@ -273,6 +277,15 @@ BAD_LINES: dict[str, object] = {
     "stage_rank": {"type": "map", "server": "kimi", "stages": [{"pp_rank": 64, "gpu": 0}]},
     "uuid_missing": {"type": "gpu", "gpu": 0},
     "level_no_object": {"type": "levels", "gpu": 0, "idle": 80},
+    "gauge_text": {"type": "gauges", "t": BEGAN, "gpu": 0, "temperature": "hot"},
+    "gauge_half_byte": {"type": "gauges", "t": BEGAN, "gpu": 0, "memory_used": 0.5},
+    "throttle_no_list": {"type": "gauges", "t": BEGAN, "gpu": 0, "throttle": "HOT"},
+    "throttle_newline": {"type": "gauges", "t": BEGAN, "gpu": 0, "throttle": ["HOT", "a\nb"]},
+    "throttle_long": {"type": "gauges", "t": BEGAN, "gpu": 0, "throttle": ["HOT"] * 65},
+    "state_unknown": {"type": "gpu_state", "t": BEGAN, "gpu": 0, "up": None},
+    "state_number": {"type": "gpu_state", "t": BEGAN, "gpu": 0, "up": 1},
+    "xid_missing": {"type": "xid", "t": BEGAN, "gpu": 0},
+    "xid_no_time": {"type": "xid", "gpu": 0, "xid": 79},
     "event": {"type": "load", "t": BEGAN, "event": "pause"},
     "reference": {"type": "reference", "concurrency": 0, "output_tokens_per_second": 1},
 }
@@ -341,10 +354,17 @@ LINE_KEYS = st.sampled_from(
         "idle",
         "uuid",
         "sm",
+        "throttle",
+        "temperature",
+        "up",
+        "xid",
     ]
 )
 TYPES = st.sampled_from(
-    ["server", "map", "log", "util", "power", "gpm", "gpu", "levels", "load", "reference", "header"]
+    [
+        *("server", "map", "log", "util", "power", "gpm", "gpu", "levels", "load", "reference"),
+        *("gauges", "gpu_state", "xid", "header"),
+    ]
 )
 
 
@@ -459,6 +479,11 @@ WRITTEN: tuple[Record, ...] = (
     LogLine("kimi", BEGAN + 0.6, DECODE, 4242, TITLE),
     LogLine("kimi", BEGAN + 0.7, "ü\u2028\ud800", None, None),
     GpmWindow(3, BEGAN, BEGAN + 1.0, 0.5, 0.25, None, 0.125, 1.0),
+    GpuGauges(3, BEGAN + 1.1, 0.5, 250.5, 700.0, 1e9 + 0.5, 7, 8, 61.0, 1.98e9, 2**52, 0, ("HOT",)),
+    GpuGauges(4, BEGAN + 1.2, throttle_reasons=()),
+    GpuState(4, BEGAN + 1.3, up=False, reason="GPU_IS_LOST"),
+    GpuState(4, BEGAN + 1.35, up=True),
+    XidError(4, BEGAN + 1.4, 79),
     LoadEvent(BEGAN + 1.5, LoadPhase.END, 32, 4096, 1.5, 0),
 )
 
@@ -544,7 +569,7 @@ def test_only_a_schedulers_title_is_written_never_a_command_line(path: Path) -> 
 
 def test_records_the_format_has_no_place_for_are_passed_over(path: Path) -> None:
     with RecordingWriter(path, clock=Clock()) as writer:
-        writer.write(GpuGauges(0, BEGAN, power_watts=3.0))
+        writer.write(GpuProcesses(BEGAN, (0,), ()))
     assert list(read_records(path)) == []
 
 

@@ -354,3 +354,11 @@ def test_a_new_launch_is_told_its_map_even_where_nothing_moved(mapper: StageMapp
     (first,) = mapper.fold(facts)
     (second,) = mapper.fold(launch("kimi", NOW + 60))
     assert places(second) == places(first)
+
+
+def test_a_map_that_a_recording_gives_is_not_guessed_anew(mapper: StageMapper) -> None:
+    given = StageMap("kimi", NOW, (StageGpu(0, 0, 0, 7),), "recording")
+    assert list(mapper.fold(given)) == []
+    assert list(mapper.fold(launch("kimi", NOW))) == []
+    (other,) = mapper.fold(launch("other", NOW))
+    assert other.origin == "formula"

@@ -1,7 +1,10 @@
 """The HTTP server over what it is given to serve."""
 
+import asyncio
 import gzip
-from collections.abc import AsyncIterator
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import aiohttp
@@ -10,7 +13,9 @@ import pytest
 from exporter.collector import ExporterState
 from exporter.config import Config
 from exporter.pipeline.figures import SecondFigures
-from exporter.records import SourceHealth
+from exporter.recent.records import RecentRecords
+from exporter.recording_download import MOST_AT_ONCE
+from exporter.records import GpuIdentity, SourceHealth
 from exporter.snapshot import Snapshot
 from exporter.web import CannotListenError, WebServer
 from tests.unit.test_collector import STATE
@@ -56,9 +61,18 @@ def fixture_served() -> Served:
     return Served()
 
 
+@pytest.fixture(name="recent")
+def fixture_recent() -> RecentRecords:
+    recent = RecentRecords(lambda: T)
+    recent.keep(GpuIdentity(0, "GPU-0"), None)
+    return recent
+
+
 @pytest.fixture(name="http")
-async def fixture_http(served: Served) -> AsyncIterator[aiohttp.ClientSession]:
-    server = WebServer(served)
+async def fixture_http(
+    served: Served, recent: RecentRecords
+) -> AsyncIterator[aiohttp.ClientSession]:
+    server = WebServer(served, lambda seconds: recent.recording(seconds, ()))
     await server.start(CONFIG)
     base = f"http://127.0.0.1:{server.port}"
     async with aiohttp.ClientSession(base, auto_decompress=False) as session:
@@ -152,13 +166,92 @@ async def test_the_timeline_is_served_as_json(http: aiohttp.ClientSession) -> No
     assert body["since"] == T + 1 - 30
 
 
-@pytest.mark.parametrize("seconds", ["0", "-1", "301", "x", "1e2", "٣", "9" * 50, "0" * 9 + "1"])
+@pytest.mark.parametrize("seconds", ["0", "-1", "601", "x", "1e2", "٣", "9" * 50, "0" * 9 + "1"])
+@pytest.mark.parametrize(("path", "most"), [("timeline", 300), ("recording", 600)])
 async def test_a_bad_number_of_seconds_is_refused(
-    http: aiohttp.ClientSession, seconds: str
+    http: aiohttp.ClientSession, path: str, most: int, seconds: str
 ) -> None:
-    async with http.get("/api/v1/timeline", params={"seconds": seconds}) as answer:
+    async with http.get(f"/api/v1/{path}", params={"seconds": seconds}) as answer:
         assert answer.status == 400
-        assert "from 1 to 300" in await answer.text()
+        assert f"from 1 to {most}" in await answer.text()
+
+
+async def test_the_newest_seconds_are_served_as_a_file(http: aiohttp.ClientSession) -> None:
+    async with http.get("/api/v1/recording?seconds=600") as answer:
+        assert answer.headers["Content-Type"] == "application/gzip"
+        assert answer.headers["Content-Disposition"] == (
+            'attachment; filename="sglang-pipeline-20261130T004320Z.jsonl.gz"'
+        )
+        header, card, rest = gzip.decompress(await answer.read()).split(b"\n")
+    assert json.loads(header)["type"] == "header"
+    assert json.loads(card)["uuid"] == "GPU-0"
+    assert rest == b""
+    async with http.head("/api/v1/recording") as answer:
+        assert (answer.status, await answer.read()) == (200, b"")
+
+
+class SlowRecording:
+    """One whose first piece comes when it may."""
+
+    since = T
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.may = threading.Event()
+
+    def compressed(self) -> Iterator[bytes]:
+        self.begun.release()
+        self.may.wait(20)
+        yield b"piece"
+
+
+async def test_a_third_download_at_once_is_told_to_come_again(served: Served) -> None:
+    slow = SlowRecording()
+    server = WebServer(served, lambda _seconds: slow)  # type: ignore[arg-type]  # stands in for one
+    await server.start(CONFIG)
+    url = f"http://127.0.0.1:{server.port}/api/v1/recording"
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.get(url) as first, session.get(url) as second:
+                await asyncio.to_thread(slow.begun.acquire)
+                await asyncio.to_thread(slow.begun.acquire)
+                async with session.get(url) as third:
+                    assert third.status == 503
+                    assert int(third.headers["Retry-After"]) > 0
+                async with session.get(url.replace("recording", "pipeline")) as other:
+                    assert other.status == 200, "others are answered meanwhile"
+                slow.may.set()
+                assert (await first.read(), await second.read()) == (b"piece", b"piece")
+            async with session.get(url) as again:
+                assert await again.read() == b"piece"
+        finally:
+            slow.may.set()
+            await server.close()
+
+
+async def test_a_download_that_is_given_up_makes_room_and_no_noise(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = SlowRecording()
+    server = WebServer(served, lambda _seconds: slow)  # type: ignore[arg-type]  # stands in for one
+    await server.start(CONFIG)
+    url = f"http://127.0.0.1:{server.port}/api/v1/recording"
+    try:
+        for _ in range(MOST_AT_ONCE):
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                assert answer.status == 200
+                await asyncio.to_thread(slow.begun.acquire)
+        slow.may.set()
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            status = 503
+            while status == 503:  # until the server has seen that they went away
+                async with session.get(url) as answer:
+                    status = answer.status
+        assert status == 200
+    finally:
+        slow.may.set()
+        await server.close()
+    assert caplog.records == []
 
 
 async def test_the_landing_page_shows_stages_and_escapes_what_it_shows(
@@ -174,10 +267,12 @@ async def test_the_landing_page_shows_stages_and_escapes_what_it_shows(
     assert "&lt;i&gt;no&lt;/i&gt;" in page
 
 
-async def test_a_taken_port_names_the_option_to_change(http: aiohttp.ClientSession) -> None:
+async def test_a_taken_port_names_the_option_to_change(
+    http: aiohttp.ClientSession, recent: RecentRecords
+) -> None:
     taken = replace(CONFIG, listen_port=http._base_url.port)  # type: ignore[union-attr]
     with pytest.raises(CannotListenError, match=r"cannot listen on 127\.0\.0\.1:\d+: .*--listen"):
-        await WebServer(Served()).start(taken)
+        await WebServer(Served(), lambda seconds: recent.recording(seconds, ())).start(taken)
 
 
 @pytest.mark.parametrize(

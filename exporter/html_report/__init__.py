@@ -1,0 +1,1 @@
+"""An outcome of `diagnose` → one self-contained HTML file: no script, no request to anywhere."""
