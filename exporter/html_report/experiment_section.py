@@ -43,11 +43,13 @@ class Half:
     """What is drawn of one of the two measurements.
 
     Attributes:
-        drawing: `None`: neither has one on the scale of the other.
-        slots: Empty where the sizes are not seen; `figures` say why.
+        value: Of the setting.
+        drawing: `None`: there are no two that can stand beside each other.
+        slots: On one scale for both; empty where the sizes are not seen: `figures` say why.
     """
 
-    title: str
+    when: str
+    value: int
     figures: Figures
     drawing: Drawing | None
     slots: Sequence[Bar]
@@ -86,15 +88,16 @@ def experiment_section(outcome: Outcome, shown: Pictures) -> ExperimentSection |
     if experiment is None:
         return None
     after = experiment.after
-    measured = after is not None
+    command = experiment.restore_command
     said = [outcome_text(outcome, experiment)]
+    if said[0] is not None and command is not None and (experiment.error or "").endswith(command):
+        said = [f"{said[0].rstrip()} the command above."]
     if after is not None:
         said += [
             gain_text(outcome, experiment),
             f"Under the new value: {sentence(after.diagnosis)}",
         ]
         said += troubles(after.points)
-    command = experiment.restore_command
     return ExperimentSection(
         experiment.setting,
         experiment.old,
@@ -103,7 +106,7 @@ def experiment_section(outcome: Outcome, shown: Pictures) -> ExperimentSection |
         [without_user(each) for each in said if each is not None],
         restored_text(experiment),
         None if command is None else without_user(command),
-        list(_changes(outcome, experiment)) if measured else (),
+        () if after is None else list(_changes(outcome, after, gains(outcome, experiment))),
         () if after is None else _halves(outcome, after, experiment, shown),
     )
 
@@ -119,18 +122,21 @@ def _tone(outcome: Outcome, experiment: Experiment) -> str:
     return "healthy" if gain >= WORTH else "fault" if gain <= 1.0 / WORTH else "open"
 
 
-def _changes(outcome: Outcome, experiment: Experiment) -> Iterator[Change]:
-    before, after, gain = Speed.of(outcome), Speed.of(experiment.after), gains(outcome, experiment)
+def _changes(outcome: Outcome, after: Outcome, gain: Speed) -> Iterator[Change]:
+    old, new = Speed.of(outcome), Speed.of(after)
     for label, first, second, ratio in (
-        ("output", before.all_streams, after.all_streams, gain.all_streams),
-        ("of each stream", before.each_stream, after.each_stream, gain.each_stream),
+        ("output", old.all_streams, new.all_streams, gain.all_streams),
+        ("of each stream", old.each_stream, new.each_stream, gain.each_stream),
     ):
         yield Change(label, "tokens/s", number(first, 1), number(second, 1), _times(ratio))
-    if experiment.after is None:
-        return
-    pairs = outcome.diagnosis.figures, experiment.after.diagnosis.figures
-    yield Change("stages work", "of the time", *map(_occupancy, pairs))
-    yield Change("effective micro-batches", "", *map(_spread, pairs))
+    figures = outcome.diagnosis.figures, after.diagnosis.figures
+    for label, unit, text in (
+        ("stages work", "of the time", _occupancy),
+        ("effective micro-batches", "", _spread),
+    ):
+        before, now = map(text, figures)
+        if not before == now == UNKNOWN:
+            yield Change(label, unit, before, now)
 
 
 def _halves(
@@ -140,16 +146,12 @@ def _halves(
     drawn = pair(
         (shown, figures[0]), (pictures(after.watch, after.pipeline, figures[1]), figures[1])
     )
-    most = max((max(each.slots.sizes or (0,)) for each in figures), default=0)
-    titles = (
-        f"Before: {experiment.setting}={experiment.old}",
-        f"After: {experiment.setting}={experiment.new}",
+    most = max(max(each.slots.sizes or (0,)) for each in figures)
+    first, second = drawn or (None, None)
+    return (
+        Half("Before", experiment.old, figures[0], first, slot_bars(figures[0], most)),
+        Half("After", experiment.new, figures[1], second, slot_bars(figures[1], most)),
     )
-    first, second = (
-        Half(title, each, drawing, slot_bars(each, most))
-        for title, each, drawing in zip(titles, figures, drawn or (None, None), strict=True)
-    )
-    return first, second
 
 
 def _times(ratio: float | None) -> str:

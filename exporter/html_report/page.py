@@ -115,6 +115,7 @@ def _environment() -> Environment:
     )
     environment.filters["words"] = _words
     environment.filters["cut"] = _cut
+    environment.filters["together"] = _together
     return environment
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.picture import Picture, Pictures
 from exporter.html_report.drawn_pictures import Drawing, drawing, most_requests
+from exporter.pipeline.grid import CELL_SECONDS
 
 NAMES = ("before", "after")
 Shown = tuple[Pictures, Figures]
@@ -21,7 +23,9 @@ def pair(before: Shown, after: Shown) -> tuple[Drawing, Drawing] | None:
     first, second = zooms if None not in zooms else (_windowed(before), _windowed(after))
     if first is None or second is None:
         return None
-    length = min(each.columns * each.cell_seconds for each in (first, second))
+    length = _shared_length(first, second)
+    if not length:
+        return None
     cut = [_cut(each, each.started_at, length) for each in (first, second)]
     most = max(map(most_requests, cut))
     title = f"{length:.0f} s of the steady window"
@@ -32,20 +36,27 @@ def pair(before: Shown, after: Shown) -> tuple[Drawing, Drawing] | None:
     return drawn[0], drawn[1]
 
 
+def _shared_length(first: Picture, second: Picture) -> float:
+    """The longest time, in seconds, that is whole cells of both."""
+    both = first, second
+    whole = math.lcm(*(round(each.cell_seconds / CELL_SECONDS) for each in both)) * CELL_SECONDS
+    shorter = min(each.columns * each.cell_seconds for each in both)
+    return math.floor(shorter / whole + 1e-6) * whole
+
+
 def _windowed(shown: Shown) -> Picture | None:
     """The overview over the steady window; `None` without either."""
     overview, figures = shown[0].overview, shown[1]
     start, end = figures.window_started_at, figures.window_ended_at
     if overview is None or not overview.rows or start is None or end is None:
         return None
-    cut = _cut(overview, start, end - start)
-    return cut if cut.columns else None
+    return _cut(overview, start, end - start)
 
 
 def _cut(picture: Picture, start: float, seconds: float) -> Picture:
     """The whole cells of a picture from an instant on."""
     width = picture.cell_seconds
-    first = round((start - picture.started_at) / width + 0.499)
+    first = max(math.ceil((start - picture.started_at) / width - 1e-6), 0)
     stop = first + int(seconds / width + 1e-6)
     started_at = picture.started_at + first * width
     ended_at = picture.started_at + stop * width
