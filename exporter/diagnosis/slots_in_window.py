@@ -55,9 +55,11 @@ def slots_in_window(
         observer.fold_batch(batch)
     figures = observer.figures(facts, activity, window.end)
     surer = figures.active is not None and figures.active_from != BY_WORKING
-    if surer or window.concurrency is None or figures.slots is None:
+    if window.concurrency is None or figures.slots is None:
         return figures
     lines = one_stage(batches)
+    if surer:
+        return _of_all_rounds(figures, lines, facts, window)
     found = _by_throughput(figures, lines, facts, window.concurrency)
     return found if found.effective is not None else _by_moments(found, lines, facts, window)
 
@@ -188,6 +190,23 @@ def _queued(lines: Sequence[Batch]) -> float:
     """Mean queue of the decode lines."""
     waiting = [line.queued_reqs or 0 for line in lines if line.mode is Mode.DECODE]
     return fmean(waiting) if waiting else 0.0
+
+
+def _of_all_rounds(
+    figures: SlotFigures, lines: Sequence[Batch], facts: Mapping[str, FactValue], window: Window
+) -> SlotFigures:
+    """The figures of the newest lines, or of all where the requests were spread otherwise before.
+
+    Answers of one length end together, and those who asked fall into the slots anew as it happens.
+    """
+    if figures.effective is None or not figures.active:
+        return figures
+    decodes = [line for line in lines if line.mode is Mode.DECODE and line.running_reqs]
+    passes = decodes[len(decodes) % figures.active :]
+    found = _by_moments(figures, passes, facts, window)
+    if abs((found.effective or 0.0) - figures.effective) <= _AGREES * figures.effective:
+        return figures
+    return replace(found, sizes=None)
 
 
 def effective_at_most(figures: SlotFigures, lines: Sequence[Batch]) -> float | None:

@@ -389,6 +389,16 @@ def tensor_parallel() -> Figures:
     return against_reference(seen)
 
 
+def unseen_slots() -> Figures:
+    return figures(
+        of=stages(*[0.95] * STAGES), held=SlotFigures(slots=STAGES, reason="too few lines")
+    )
+
+
+def test_slots_that_are_not_seen_are_said_to_be_so() -> None:
+    assert "slots not observable: too few lines" in report_on(unseen_slots())
+
+
 def report_on(seen: Figures) -> str:
     """The printed report in one line, as it is read."""
     return " ".join(as_text(diagnose(seen)).split())
@@ -449,8 +459,8 @@ def test_one_stage_is_held_against_its_single_stream_alone() -> None:
 
 @pytest.mark.parametrize(
     "seen",
-    [even(), snapshot(), tensor_parallel(), Figures()],
-    ids=["even", "snapshot", "one stage", "none"],
+    [even(), snapshot(), tensor_parallel(), unseen_slots(), Figures()],
+    ids=["even", "snapshot", "one stage", "unseen slots", "none"],
 )
 def test_a_report_fits_a_terminal_and_reads_without_color(seen: Figures) -> None:
     diagnosis = diagnose(seen)
