@@ -20,8 +20,7 @@ from exporter.diagnose_options import (
     tried,
     with_url,
 )
-from exporter.diagnosis.compared_run import Run
-from exporter.diagnosis.comparison import compare
+from exporter.diagnosis.comparison import Comparison, compare
 from exporter.diagnosis.comparison_report import comparison_object, comparison_text
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_text, contract
@@ -85,10 +84,11 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
     baseline = read_run(arguments.baseline) if arguments.baseline is not None else None
     with report_at(arguments.html) as write_page:
         outcome = _outcome(arguments, config)
-        _report(outcome, baseline, as_json=arguments.json)
+        comparison = None if baseline is None else compare(baseline, run_from(outcome))
+        _report(outcome, comparison, as_json=arguments.json)
         if write_page is not None:
             command = command_line(arguments.argv)
-            write_page(page(outcome, command, made_at=time.time()))
+            write_page(page(outcome, command, comparison=comparison, made_at=time.time()))
     if outcome.experiment is not None and outcome.experiment.failed:
         return EXIT_FAILED
     return _EXITS.get(outcome.diagnosis.verdict, EXIT_FAULT)
@@ -118,9 +118,8 @@ async def _live_outcome(arguments: argparse.Namespace, config: Callable[[], Conf
     return await drive(known, load, save=arguments.save)
 
 
-def _report(outcome: Outcome, baseline: Run | None, *, as_json: bool) -> None:
+def _report(outcome: Outcome, comparison: Comparison | None, *, as_json: bool) -> None:
     points, experiment = outcome.points, outcome.experiment
-    comparison = None if baseline is None else compare(baseline, run_from(outcome))
     if as_json:
         answer = contract(outcome.diagnosis, more_figures(outcome))
         if experiment is not None:

@@ -1,13 +1,13 @@
 """Options, the order of tests, and what the report says of the libraries in use."""
 
 import importlib.metadata
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 LIBRARIES = ("aiohttp", "nvidia-ml-py", "prometheus-client", "systemd-python")
-SCENARIOS = Path(__file__).with_name("scenarios")
+SMALL = ("contracts", "unit")
+"""Folders of tests that are over in a moment."""
 
 # Tests run beside each other: how long an example takes says nothing about it.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,8 +25,8 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What waits comes first, longest first, so that the rest works in the meantime."""
-    items.sort(key=lambda item: (-_timeout_seconds(item), not item.path.is_relative_to(SCENARIOS)))
+    """What may take longest comes first: while it waits, other workers run the rest."""
+    items.sort(key=lambda item: (-_timeout_seconds(item), item.path.parent.name in SMALL))
 
 
 def _timeout_seconds(item: pytest.Item) -> float:

@@ -88,13 +88,16 @@ def _stage_line(stage: StageFigures, batch: float | None, lines: int) -> StageLi
     )
 
 
-def slot_bars(figures: Figures) -> list[Bar]:
-    """The size of every slot, empty ones too; none where the sizes are not seen."""
+def slot_bars(figures: Figures, most: int | None = None) -> list[Bar]:
+    """The size of every slot, empty ones too; none where the sizes are not seen.
+
+    `most` requests are as wide as can be; without, those of the fullest slot are.
+    """
     slots = figures.slots
     if slots.sizes is None or slots.slots is None or slots.slots > 1024:
         return []
     sizes = [*slots.sizes, *[0] * (slots.slots - len(slots.sizes))]
-    most = max(sizes, default=0) or 1
+    most = most or max(sizes, default=0) or 1
     return [Bar(slot, round(100 * size / most, 1), str(size)) for slot, size in enumerate(sizes)]
 
 

@@ -121,15 +121,18 @@ async def test_the_verdict_is_of_the_server_as_it_is_and_the_experiment_stands_b
 ) -> None:
     async with StreamingServer(key=KEY, admin_key=ADMIN_KEY) as server:
         keys = {"SGLANG_API_KEY": KEY, "SGLANG_ADMIN_API_KEY": ADMIN_KEY}
-        async with started(server, tmp_path, "--requests=6", **keys) as process:
+        html = f"--html={tmp_path}/report.html"
+        async with started(server, tmp_path, "--requests=6", html, **keys) as process:
             ended = await end_of(process)
         assert server.cap.history == [NEW, OLD]
     assert ended.code == EXIT_CANNOT_TELL
     assert list(ended.answer) == [*CONTRACT, "experiment"]
     assert list(ended.answer["experiment"]["after"]) == CONTRACT
     assert ended.answer["experiment"]["error"] is None
-    assert KEY not in ended.said + ended.printed
-    assert ADMIN_KEY not in ended.said + ended.printed
+    page = (tmp_path / "report.html").read_text()
+    assert f"The server has its old value: pp_max_micro_batch_size={OLD}." in page
+    assert KEY not in ended.said + ended.printed + page
+    assert ADMIN_KEY not in ended.said + ended.printed + page
 
 
 # --- signals -----------------------------------------------------------------------------------
