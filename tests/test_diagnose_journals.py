@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from exporter.diagnose import diagnose_recording
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.diagnosis.findings import CONFIDENT, Verdict
 from exporter.diagnosis.measure import measure
 from exporter.diagnosis.verdict import Diagnosis, diagnose

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import main
-from exporter.diagnose import diagnose_recording
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.diagnosis.findings import CONFIDENT, Verdict
 from exporter.diagnosis.slot_hypotheses import herd_bound
 from exporter.diagnosis.verdict import Diagnosis

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from exporter.diagnosis.comparisons import against_reference, likeness
 from exporter.diagnosis.counted_requests import counted_requests
 from exporter.diagnosis.figures import Figures
+from exporter.diagnosis.likeness import against_reference, likeness
 from exporter.diagnosis.log_figures import log_figures, one_stage
 from exporter.diagnosis.slots_in_window import effective_at_most, slots_in_window
 from exporter.diagnosis.stage_figures import stage_figures

@@ -17,12 +17,12 @@ import pytest
 
 from exporter.cli import EXIT_ERROR, main
 from exporter.config import Config, ServerConfig
-from exporter.diagnose import diagnose_recording
-from exporter.diagnose_command import EXIT_CANNOT_TELL
+from exporter.diagnose.command import EXIT_CANNOT_TELL
+from exporter.diagnose.experiment import Trial, drive_experiment
+from exporter.diagnose.experiment_report import experiment_figures, experiment_lines
+from exporter.diagnose.live import DrivenLoad
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.diagnosis.findings import Verdict
-from exporter.experiment_report import experiment_figures, experiment_lines
-from exporter.live_diagnosis import DrivenLoad
-from exporter.live_experiment import Trial, drive_experiment
 from exporter.load.micro_batch_cap import CapControl
 from exporter.load.plan import LoadPlan
 from exporter.simulator.scenarios import SCENARIOS, Cost

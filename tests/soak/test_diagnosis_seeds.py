@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.diagnose import diagnose_recording
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.diagnosis.findings import CONFIDENT, Verdict
 from exporter.diagnosis.verdict import Diagnosis
 from exporter.simulator.scenarios import Scenario

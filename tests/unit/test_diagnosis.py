@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from exporter.diagnosis.advice import advice
-from exporter.diagnosis.comparisons import against_reference
 from exporter.diagnosis.figures import Figures, LogFigures, StageFigures
 from exporter.diagnosis.findings import CONFIDENT, Missing, Verdict
+from exporter.diagnosis.likeness import against_reference
 from exporter.diagnosis.report import as_text
 from exporter.diagnosis.slot_hypotheses import herd_bound
 from exporter.diagnosis.slots_in_window import BY_WORKING

@@ -16,24 +16,24 @@ from typing import Any
 import pytest
 
 from exporter.cli import main
+from exporter.comparison.compared import Comparison, compare
 from exporter.config import ConfigError
-from exporter.diagnose import Experiment, Outcome, diagnose_recording, diagnose_watch
-from exporter.diagnosis.comparison import Comparison, compare
+from exporter.diagnose.html_report.command import command_line
+from exporter.diagnose.html_report.output import report_at
+from exporter.diagnose.html_report.page import page
+from exporter.diagnose.html_report.picture_pair import pair
+from exporter.diagnose.outcome import Experiment, Outcome, diagnose_recording, diagnose_watch
+from exporter.diagnose.reports import run_from
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.picture import Picture, Pictures, Row
 from exporter.diagnosis.verdict import diagnose
 from exporter.diagnosis.watch import Watch
-from exporter.html_report.command import command_line
-from exporter.html_report.output import report_at
-from exporter.html_report.page import page
-from exporter.html_report.picture_pair import pair
 from exporter.load.failures import FailureKind
 from exporter.load.measurements import Measurements
 from exporter.load.plan import LoadPlan
 from exporter.load.result import EndReason, LoadResult
 from exporter.load.streaming import NewTokens
 from exporter.pipeline.stage_cells import Shares
-from exporter.reports import run_from
 from tests.recording_ways import kept
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"

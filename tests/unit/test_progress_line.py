@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from exporter.progress_line import ProgressLine
+from exporter.diagnose.progress_line import ProgressLine
 
 
 class Terminal(io.StringIO):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from exporter.diagnose.html_report.drawn_pictures import Drawing, drawing, most_requests
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.picture import Picture, Pictures
-from exporter.html_report.drawn_pictures import Drawing, drawing, most_requests
 from exporter.pipeline.grid import CELL_SECONDS
 
 NAMES = ("before", "after")

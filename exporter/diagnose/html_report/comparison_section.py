@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from exporter.diagnosis.compared_run import printable
-from exporter.diagnosis.comparison import Comparison
-from exporter.diagnosis.comparison_cautions import cautions
-from exporter.diagnosis.comparison_table import Line, table
-from exporter.diagnosis.comparison_wording import gives_more, headline, sentence, side_text
+from exporter.comparison.cautions import cautions
+from exporter.comparison.compared import Comparison
+from exporter.comparison.run import printable
+from exporter.comparison.table import Line, table
+from exporter.comparison.wording import gives_more, headline, sentence, side_text
 
 
 @dataclass(frozen=True, slots=True)

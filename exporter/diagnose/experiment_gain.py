@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporter.diagnose import Experiment, Outcome
+from exporter.diagnose.outcome import Experiment, Outcome
 from exporter.diagnosis.findings import Verdict
 
 WORTH = 1.05

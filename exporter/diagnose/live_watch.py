@@ -24,12 +24,12 @@ from exporter.daemon import (
     open_recording,
     stopped,
 )
-from exporter.diagnose import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
+from exporter.diagnose.outcome import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
+from exporter.diagnose.progress_line import ProgressLine
 from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.gpu_driver import GpuDriver
 from exporter.live_sources import PROC, live_ingest
 from exporter.load.result import LoadResult
-from exporter.progress_line import ProgressLine
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import LogLine, Record
 from exporter.snapshot import Snapshot

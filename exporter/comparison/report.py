@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.diagnosis.compared_run import printable
-from exporter.diagnosis.comparison import ChangedFact, Comparison
-from exporter.diagnosis.comparison_cautions import cautions
-from exporter.diagnosis.comparison_table import Line, table
-from exporter.diagnosis.comparison_wording import gives_more, headline, sentence, side_text
+from exporter.comparison.cautions import cautions
+from exporter.comparison.compared import ChangedFact, Comparison
+from exporter.comparison.run import printable
+from exporter.comparison.table import Line, table
+from exporter.comparison.wording import gives_more, headline, sentence, side_text
 from exporter.diagnosis.terminal import BOLD, GREEN, RED, YELLOW, apart, paint, wrapped
 
 

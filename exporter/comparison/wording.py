@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from exporter.diagnosis.compared_run import Run, printable
-from exporter.diagnosis.comparison import Comparison
-from exporter.diagnosis.comparison_cautions import (
+from exporter.comparison.cautions import (
     capital,
     counted,
     load_text,
     other_lengths,
     unknown_loads,
 )
+from exporter.comparison.compared import Comparison
+from exporter.comparison.run import Run, printable
 from exporter.diagnosis.findings import CONFIDENT, Verdict
 
 SAME_RATIO = 0.03

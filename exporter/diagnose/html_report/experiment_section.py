@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from exporter.diagnose import Experiment, Outcome
-from exporter.diagnosis.figures import Figures
-from exporter.diagnosis.picture import Pictures, pictures
-from exporter.diagnosis.wording import sentence
-from exporter.experiment_gain import (
+from exporter.diagnose.experiment_gain import (
     WORTH,
     Speed,
     deciding_gain,
@@ -18,12 +14,16 @@ from exporter.experiment_gain import (
     outcome_text,
     restored_text,
 )
-from exporter.html_report.command import without_user
-from exporter.html_report.drawing import Bar
-from exporter.html_report.drawn_pictures import Drawing
-from exporter.html_report.picture_pair import pair
-from exporter.html_report.sections import slot_bars
-from exporter.html_report.texts import UNKNOWN, number, percent
+from exporter.diagnose.html_report.command import without_user
+from exporter.diagnose.html_report.drawing import Bar
+from exporter.diagnose.html_report.drawn_pictures import Drawing
+from exporter.diagnose.html_report.picture_pair import pair
+from exporter.diagnose.html_report.sections import slot_bars
+from exporter.diagnose.html_report.texts import UNKNOWN, number, percent
+from exporter.diagnose.outcome import Experiment, Outcome
+from exporter.diagnosis.figures import Figures
+from exporter.diagnosis.picture import Pictures, pictures
+from exporter.diagnosis.wording import sentence
 from exporter.load.report import troubles
 
 

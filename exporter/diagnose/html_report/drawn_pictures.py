@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from exporter.diagnose.html_report.drawing import Bar, Tick, bar_of, line_marks, state_paths, ticks
+from exporter.diagnose.html_report.texts import UNKNOWN, instant, percent, work_text
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.picture import Picture, Pictures
-from exporter.html_report.drawing import Bar, Tick, bar_of, line_marks, state_paths, ticks
-from exporter.html_report.texts import UNKNOWN, instant, percent, work_text
 from exporter.palette import CellState
 from exporter.pipeline.stage_cells import Shares
 

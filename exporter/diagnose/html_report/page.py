@@ -14,18 +14,18 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from exporter import __version__
-from exporter.diagnose import Outcome
+from exporter.comparison.compared import Comparison
+from exporter.diagnose.html_report import sections
+from exporter.diagnose.html_report.command import without_user
+from exporter.diagnose.html_report.comparison_section import comparison_section
+from exporter.diagnose.html_report.drawn_pictures import drawings
+from exporter.diagnose.html_report.experiment_section import experiment_section
+from exporter.diagnose.html_report.texts import instant
+from exporter.diagnose.outcome import Outcome
 from exporter.diagnosis.advice import advice
-from exporter.diagnosis.comparison import Comparison
 from exporter.diagnosis.findings import Evidence, Verdict
 from exporter.diagnosis.picture import pictures
 from exporter.diagnosis.wording import gain_text, sentence
-from exporter.html_report import sections
-from exporter.html_report.command import without_user
-from exporter.html_report.comparison_section import comparison_section
-from exporter.html_report.drawn_pictures import drawings
-from exporter.html_report.experiment_section import experiment_section
-from exporter.html_report.texts import instant
 from exporter.load.report import troubles
 from exporter.palette import LOOKS, MEANINGS
 

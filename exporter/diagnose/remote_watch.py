@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.daemon import stopped
-from exporter.live_watch import FILE_SECONDS, TERMINAL_SECONDS
-from exporter.progress_line import ProgressLine
+from exporter.diagnose.live_watch import FILE_SECONDS, TERMINAL_SECONDS
+from exporter.diagnose.progress_line import ProgressLine
+from exporter.diagnose.remote_exporter import ExporterError, RemoteExporter
 from exporter.recordings.reader import read_records
 from exporter.records import (
     GpuIdentity,
@@ -31,7 +32,6 @@ from exporter.records import (
     StageMap,
     ThroughputReference,
 )
-from exporter.remote_exporter import ExporterError, RemoteExporter
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from exporter.diagnose import Experiment, Outcome
-from exporter.diagnosis.figures import Figures
-from exporter.diagnosis.report import contract, stage_bar
-from exporter.diagnosis.terminal import COLUMNS
-from exporter.diagnosis.wording import percent, sentence
-from exporter.experiment_gain import (
+from exporter.diagnose.experiment_gain import (
     Speed,
     gain_text,
     gains,
@@ -19,8 +14,13 @@ from exporter.experiment_gain import (
     predicted_gain,
     restored_text,
 )
+from exporter.diagnose.outcome import Experiment, Outcome
+from exporter.diagnose.reports import more_figures
+from exporter.diagnosis.figures import Figures
+from exporter.diagnosis.report import contract, stage_bar
+from exporter.diagnosis.terminal import COLUMNS
+from exporter.diagnosis.wording import percent, sentence
 from exporter.load.report import troubles
-from exporter.reports import more_figures
 
 _LABEL = 12
 _CELL = (COLUMNS - _LABEL) // 2

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from exporter.diagnose import Outcome
+from exporter.diagnose.html_report.drawing import Bar
+from exporter.diagnose.html_report.texts import UNKNOWN, latency, number, percent, work_text
+from exporter.diagnose.outcome import Outcome
 from exporter.diagnosis.figures import Figures, StageFigures
 from exporter.diagnosis.steady_window import loads_of
-from exporter.html_report.drawing import Bar
-from exporter.html_report.texts import UNKNOWN, latency, number, percent, work_text
 from exporter.load.measurements import Percentiles
 from exporter.load.result import LoadResult
 from exporter.records import Mode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from exporter.diagnosis.compared_points import Means
-from exporter.diagnosis.comparison import Comparison, Quantity
-from exporter.diagnosis.comparison_wording import times
+from exporter.comparison.compared import Comparison, Quantity
+from exporter.comparison.points import Means
+from exporter.comparison.wording import times
 
 _COUNTED = {Means.LOAD: "by the load", Means.LOG: "by the log"}
 
