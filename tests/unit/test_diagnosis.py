@@ -134,7 +134,8 @@ def test_a_herd_told_by_working_stages_alone_is_not_sure() -> None:
 
 def test_hidden_slots_are_bounded_by_the_largest_that_is_seen() -> None:
     hidden = replace(slots(28, 2, 1, 1), sizes=None, effective=None, reason="hidden")
-    seen = replace(figures(of=stages(*[0.15] * STAGES), held=hidden), concurrency=32)
+    work = stages(*[0.15] * STAGES)
+    seen = figures(of=work, held=hidden, mean_batch_requests=28.0)
     herd = diagnose(replace(seen, effective_at_most=1.3))
     assert (herd.verdict, is_sure(herd, Verdict.THUNDERING_HERD)) == (
         Verdict.THUNDERING_HERD,
