@@ -13,7 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, compare_command, daemon, diagnose_command, diagnose_options
+from exporter import __version__, compare_command, daemon
+from exporter.comparison.run import ReportError
 from exporter.config import (
     DEFAULT_PORT,
     Config,
@@ -21,13 +22,14 @@ from exporter.config import (
     load,
     parse_listen,
 )
-from exporter.diagnosis.compared_run import ReportError
-from exporter.live_diagnosis import NothingSeenError
+from exporter.diagnose import command as diagnose_command
+from exporter.diagnose import options as diagnose_options
+from exporter.diagnose.live import NothingSeenError
+from exporter.diagnose.remote_exporter import ExporterError
 from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
 from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
-from exporter.remote_exporter import ExporterError
 from exporter.simulator import SCENARIOS
 from exporter.source_options import add_sources, config_of
 from exporter.web import CannotListenError

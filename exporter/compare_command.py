@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from exporter.diagnosis.comparison import compare
-from exporter.diagnosis.comparison_report import comparison_object, comparison_text
-from exporter.reports import read_run
+from exporter.comparison.compared import compare
+from exporter.comparison.report import comparison_object, comparison_text
+from exporter.diagnose.reports import read_run
 
 HELP = "say what one run gives of another, and what was changed between them"
 DESCRIPTION = """\

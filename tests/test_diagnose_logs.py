@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import EXIT_ERROR, main
-from exporter.diagnose_command import EXIT_CANNOT_TELL
+from exporter.diagnose.command import EXIT_CANNOT_TELL
+from exporter.diagnose.from_log import LogQuestion, diagnose_log
 from exporter.diagnosis.findings import CONFIDENT, Missing, Verdict
 from exporter.diagnosis.verdict import Diagnosis
-from exporter.log_diagnosis import LogQuestion, diagnose_log
 from exporter.simulator.server_log import LogEntry
 from exporter.simulator.simulation import Simulation
 from tests.journal_export import DATA, real_journal

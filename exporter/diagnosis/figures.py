@@ -99,6 +99,9 @@ class Figures:
     """Those that are seen from here."""
     concurrency: int | None = None
     """Requests a driver keeps in flight."""
+    counted_requests: int | None = None
+    """Requests in the slots by their prefill lines since the stages were idle, where no load is
+    known."""
     stages: tuple[StageFigures, ...] = ()
     log: LogFigures = field(default_factory=LogFigures)
     slots: SlotFigures = field(default_factory=SlotFigures)

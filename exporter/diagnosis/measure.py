@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from exporter.diagnosis.comparisons import against_reference, likeness
+from exporter.diagnosis.counted_requests import counted_requests
 from exporter.diagnosis.figures import Figures
+from exporter.diagnosis.likeness import against_reference, likeness
 from exporter.diagnosis.log_figures import log_figures, one_stage
 from exporter.diagnosis.slots_in_window import effective_at_most, slots_in_window
 from exporter.diagnosis.stage_figures import stage_figures
@@ -68,9 +69,12 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
         single_stream_tokens_per_second=watch.references.get(1),
     )
     figures, varied = _with_stages(figures, watch, key, span)
-    slots = slots_in_window(batches, facts, window, _activity(figures, varied))
+    counted = None if window.concurrency is not None else counted_requests(watch, key, span)
+    slots = slots_in_window(batches, facts, window, _activity(figures, varied), counted)
     most = effective_at_most(slots, one_stage(batches))
-    return against_reference(replace(figures, slots=slots, effective_at_most=most))
+    return against_reference(
+        replace(figures, slots=slots, effective_at_most=most, counted_requests=counted)
+    )
 
 
 def _with_stages(

@@ -167,6 +167,7 @@ def _slots(figures: Figures) -> Iterator[str]:
         return
     yield ""
     if slots.sizes is None:
+        told = f"not observable: {slots.reason}"
         if slots.effective is not None:
             told = f"{slots.effective:.2g} of {slots.slots} in effect: {slots.active_from}"
         yield from wrapped(told, "slots   ")

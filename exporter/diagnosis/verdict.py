@@ -102,7 +102,7 @@ def diagnose(figures: Figures) -> Diagnosis:
     if not holding:
         well = _tempered(healthy(figures, findings), figures)
         if not well.holds:
-            return _cannot_tell(figures, findings, well.missing)
+            return _cannot_tell(figures, (*findings, well), well.missing)
         stalled = (figures.stopped_outside_seconds or 0.0) >= _LONG_STOP_SECONDS
         return Diagnosis(
             Verdict.HEALTHY,

@@ -162,7 +162,10 @@ def _cannot_tell(figures: Figures) -> str:
         )
     if figures.window_seconds is None:
         return "No steady load was seen long enough to judge."
-    return f"What is seen does not decide between causes; {_occupancy(figures)}."
+    known = "" if figures.slots.effective is None else f"{_spread(figures)}; "
+    return (
+        f"{known}what is seen does not decide between causes; {_occupancy(figures)}.".capitalize()
+    )
 
 
 _SENTENCES: dict[Verdict, Callable[[Figures], str]] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import EXIT_ERROR, main
-from exporter.diagnose_command import EXIT_CANNOT_TELL
+from exporter.diagnose.command import EXIT_CANNOT_TELL
 from exporter.diagnosis.findings import Missing
 from tests.journal_lives import decode_line
 from tests.journal_writer import JournalWriter, journal_remote

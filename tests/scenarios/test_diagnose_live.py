@@ -15,10 +15,10 @@ import pytest
 
 from exporter.cli import EXIT_ERROR, main
 from exporter.config import Config, ServerConfig
-from exporter.diagnose import diagnose_recording
-from exporter.diagnose_command import EXIT_CANNOT_TELL
+from exporter.diagnose.command import EXIT_CANNOT_TELL
+from exporter.diagnose.live import attach
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.diagnosis.findings import CONFIDENT, Verdict
-from exporter.live_diagnosis import attach
 from exporter.simulator import DemoServer
 from tests.running import PATIENCE_SECONDS
 from tests.streaming_server import HOSTILE, Misbehavior, StreamingServer

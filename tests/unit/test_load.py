@@ -15,6 +15,7 @@ from exporter.load.driver import Load
 from exporter.load.failures import FailureKind
 from exporter.load.plan import LoadPlan, PlanError
 from exporter.load.prompts import SPANS
+from exporter.load.report import load_lines
 from exporter.load.result import EndReason, LoadProgress, LoadResult, LoadStage
 from exporter.load.sweep import Sweep
 from exporter.load.target import Target
@@ -191,6 +192,7 @@ async def test_stopped_it_keeps_what_it_measured() -> None:
     assert result.output_tokens_per_second is not None
     assert isinstance(records[-1], LoadEvent)
     assert records[-1].phase is LoadPhase.END
+    assert "stopped by a signal" in [line.strip() for line in load_lines([result])]
 
 
 async def test_canceled_it_ends_its_records_and_keeps_what_it_measured() -> None:
@@ -219,6 +221,7 @@ async def test_stopped_while_warming_up_nothing_counts_as_measured() -> None:
     assert result.output_tokens is None
     assert result.seconds is None
     assert result.output_tokens_per_second is None
+    assert any("before the warm-up was over" in line for line in load_lines([result]))
 
 
 # --- a server that misbehaves ------------------------------------------------------------------
@@ -367,6 +370,7 @@ async def test_a_server_that_goes_away_ends_the_load_and_what_it_gave_stays() ->
     assert result.ended_by is EndReason.ALL_FAILED
     assert result.completed >= 4
     assert result.errors[FailureKind.CONNECTION_REFUSED] > 0
+    assert any("nothing but failures came" in line for line in load_lines([result]))
 
 
 async def test_random_bytes_from_the_server_never_end_the_load_otherwise() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exporter.diagnosis.compared_points import Means, Point
-from exporter.diagnosis.compared_run import Run, RunLoad, printable
-from exporter.diagnosis.comparison import Comparison
+from exporter.comparison.compared import Comparison
+from exporter.comparison.points import Means, Point
+from exporter.comparison.run import Run, RunLoad, printable
 from exporter.diagnosis.verdict import SHORT_SECONDS
 
 _OFF_RATIO = 0.15  # load and log of one run differ by less where nothing stalls

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from exporter.diagnosis.compared_run import Run, RunLoad
+from exporter.comparison.run import Run, RunLoad
 
 
 class Means(StrEnum):

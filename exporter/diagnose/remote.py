@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from exporter.diagnose import Outcome, diagnose_watch, watch_records
-from exporter.live_diagnosis import DrivenLoad, Driving, check_measured
-from exporter.live_watch import recording_at
+from exporter.diagnose.live import DrivenLoad, Driving, check_measured
+from exporter.diagnose.live_watch import recording_at
+from exporter.diagnose.outcome import Outcome, diagnose_watch, watch_records
+from exporter.diagnose.remote_exporter import RemoteExporter
+from exporter.diagnose.remote_watch import RemoteWatch, Timed
 from exporter.load.result import LoadResult
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import LogLine, Record
-from exporter.remote_exporter import RemoteExporter
-from exporter.remote_watch import RemoteWatch, Timed
 from exporter.sglang_log import storable
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
@@ -25,7 +24,8 @@ from exporter.daemon import (
     open_recording,
     stopped,
 )
-from exporter.diagnose import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
+from exporter.diagnose.outcome import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
+from exporter.diagnose.progress_line import ProgressLine
 from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.gpu_driver import GpuDriver
 from exporter.live_sources import PROC, live_ingest
@@ -151,9 +151,8 @@ class LiveWatch:
             log.error("the recording ends here: %s; free space and try again", error.strerror)  # noqa: TRY400  # the remedy counts, not the stack
 
     async def _tell(self, said: Callable[[Snapshot], str]) -> None:
-        terminal = sys.stderr.isatty()
         told_at = harvested_at = time.monotonic()
-        try:
+        with ProgressLine() as progress:
             while True:
                 await asyncio.sleep(TERMINAL_SECONDS)
                 now = time.monotonic()
@@ -161,15 +160,9 @@ class LiveWatch:
                 if now - harvested_at >= HARVEST_SECONDS:
                     self._harvest()
                     harvested_at = now
-                if terminal or now - told_at >= FILE_SECONDS:
-                    line = said(self.ingest.snapshot())[:79]
-                    sys.stderr.write(f"\r{line:<79}" if terminal else line + "\n")
-                    sys.stderr.flush()
+                if progress.on_terminal or now - told_at >= FILE_SECONDS:
+                    progress.say(said(self.ingest.snapshot()))
                     told_at = now
-        finally:
-            if terminal:
-                sys.stderr.write(f"\r{'':79}\r")
-                sys.stderr.flush()
 
 
 def _ending_signals() -> tuple[signal.Signals, ...]:

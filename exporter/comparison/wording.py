@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from exporter.diagnosis.compared_run import Run, printable
-from exporter.diagnosis.comparison import Comparison
-from exporter.diagnosis.comparison_cautions import (
+from exporter.comparison.cautions import (
     capital,
     counted,
     load_text,
     other_lengths,
     unknown_loads,
 )
+from exporter.comparison.compared import Comparison
+from exporter.comparison.run import Run, printable
 from exporter.diagnosis.findings import CONFIDENT, Verdict
 
 SAME_RATIO = 0.03
@@ -49,6 +49,39 @@ def sentence(comparison: Comparison) -> str:
     reasons = "; ".join(filter(None, said))
     head += f": {reasons}" if reasons else ""
     return capital(f"{head}{_reservation(comparison)}.")
+
+
+def headline(comparison: Comparison) -> str:
+    """What it comes to, in three words."""
+    ratio = comparison.throughput_ratio
+    return "cannot tell" if ratio is None else f"{times(ratio)} the output"
+
+
+def gives_more(comparison: Comparison) -> bool | None:
+    """Whether the candidate gives more or less; `None`: the same, or it cannot be told."""
+    ratio = comparison.throughput_ratio
+    return None if ratio is None or abs(ratio - 1.0) <= SAME_RATIO else ratio > 1.0
+
+
+def side_text(run: Run) -> str:
+    """Which server a side is, what was found with it, and over which time."""
+    version = run.facts.get("version")
+    sure = "" if run.confidence is None else f" ({run.confidence:.2f})"
+    seconds = run.window_seconds
+    parts = [
+        run.layout or "layout not known",
+        "" if version is None else f"SGLang {printable(version)}",
+        run.verdict.replace("_", " ") + sure,
+        "no steady window" if seconds is None else f"window {seconds:.1f} s",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def times(ratio: float) -> str:
+    """A ratio as it stands in a table."""
+    if ratio < 0.1:
+        return f"{ratio:.2g}x"
+    return f"{ratio:.2f}x" if ratio < 10.0 else f"{ratio:.0f}x"
 
 
 def short(value: float) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.admission import Admission
-from exporter.diagnose import Outcome
+from exporter.diagnose.outcome import Outcome
 from exporter.diagnosis.findings import Missing
 from exporter.diagnosis.measure import figures_in, measure
 from exporter.diagnosis.slots_in_window import telling_window

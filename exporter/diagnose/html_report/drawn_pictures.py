@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from exporter.diagnose.html_report.drawing import Bar, Tick, bar_of, line_marks, state_paths, ticks
+from exporter.diagnose.html_report.texts import UNKNOWN, instant, percent, work_text
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.picture import Picture, Pictures
-from exporter.html_report.drawing import Bar, Tick, bar_of, line_marks, state_paths, ticks
-from exporter.html_report.texts import UNKNOWN, instant, percent, work_text
 from exporter.palette import CellState
 from exporter.pipeline.stage_cells import Shares
 
@@ -30,14 +30,21 @@ class DrawnRow:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture, ready to be put into a page; `edges` is the path of the window's two ends."""
+    """A picture, ready to be put into a page.
 
+    Attributes:
+        name: Tells it from the page's other pictures.
+        strips: Bars above the stages, by name.
+        edges: The path of the window's two ends; empty without.
+    """
+
+    name: str
     title: str
     alt: str
     columns: int
     rows: Sequence[DrawnRow]
-    strips: Sequence[tuple[str, Sequence[Bar]]]
     ticks: Sequence[Tick]
+    strips: Sequence[tuple[str, Sequence[Bar]]] = ()
     edges: str = ""
 
 
@@ -66,37 +73,51 @@ def drawings(shown: Pictures, figures: Figures) -> Iterator[Drawing]:
     seconds = overview.ended_at - overview.started_at
     title = f"{seconds:.0f} s, from {instant(origin)}"
     if start is None or end is None:
-        yield _drawing(title, overview, strips, origin)
+        yield replace(drawing("overview", title, overview, origin), strips=strips)
     else:
         ends = [(at - origin) / overview.cell_seconds for at in (start, end)]
-        drawn = _drawing(title, overview, strips, origin, (math.ceil(ends[0]), math.floor(ends[1])))
+        meant = math.ceil(ends[0]), math.floor(ends[1])
+        drawn = drawing("overview", title, overview, origin, meant=meant)
         said = {stage.pp_rank: work_text(stage) for stage in figures.stages}
         yield replace(
             drawn,
+            strips=strips,
             edges="".join(f"M{x:.2f} 0V100" for x in ends),
             # The very figure of the table: cells at the window's ends would move it a little.
             rows=[replace(row, share=said.get(row.pp_rank, row.share)) for row in drawn.rows],
         )
     if zoom is not None:
         title = f"Zoom: {zoom.ended_at - zoom.started_at:.0f} s of the steady window"
-        yield _drawing(title, zoom, [], origin)
+        yield drawing("zoom", title, zoom, origin)
 
 
-def _drawing(
+def drawing(
+    name: str,
     title: str,
     picture: Picture,
-    strips: list[tuple[str, list[Bar]]],
     origin: float,
+    *,
     meant: tuple[int, int] | None = None,
+    most: int | None = None,
 ) -> Drawing:
-    """`meant`: the cells that shares of work speak of; all of them without."""
+    """A picture as it is drawn.
+
+    Args:
+        name: Tells it from the page's other pictures.
+        title: What it shows.
+        picture: What is drawn.
+        origin: The instant that the axis counts from.
+        meant: The cells that shares of work speak of; all of them without.
+        most: Requests of the highest mark; without, the most that the picture has.
+    """
     meant = meant or (0, picture.columns)
+    most = most or most_requests(picture)
     rows = [
         DrawnRow(
             row.pp_rank,
             ", ".join(map(str, row.gpus)),
             state_paths(row),
-            line_marks(row, picture),
+            line_marks(row, picture, most),
             _work(row.mean(*meant)),
         )
         for row in picture.rows
@@ -105,13 +126,18 @@ def _drawing(
     cell = f"{1000 * picture.cell_seconds:.0f} ms" if picture.cell_seconds < 1 else None
     cell = cell or f"{picture.cell_seconds:.0f} s"
     return Drawing(
+        name,
         f"{title}; a cell is {cell}",
         f"Stages over time. {told}.",
         picture.columns,
         rows,
-        strips,
         ticks(picture, origin),
     )
+
+
+def most_requests(picture: Picture) -> int:
+    """Requests of the largest batch that a line in a picture tells of."""
+    return max((requests for row in picture.rows for _, requests in row.lines), default=0)
 
 
 def _work(mean: Shares) -> str:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporter.config import Config, ConfigError
-from exporter.live_diagnosis import DrivenLoad
-from exporter.live_experiment import Trial
+from exporter.diagnose.experiment import Trial
+from exporter.diagnose.from_log import LogQuestion
+from exporter.diagnose.live import DrivenLoad
 from exporter.load.micro_batch_cap import CAP, MOST_CAP, CapControl
 from exporter.load.plan import LoadPlan, PlanError
 from exporter.load.tokens import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, find_token
-from exporter.log_diagnosis import LogQuestion
 from exporter.sources.journal.entries import JournalMatch
 
 WATCH_SECONDS = 60.0

@@ -14,14 +14,18 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from exporter import __version__
-from exporter.diagnose import Outcome
+from exporter.comparison.compared import Comparison
+from exporter.diagnose.html_report import sections
+from exporter.diagnose.html_report.command import without_user
+from exporter.diagnose.html_report.comparison_section import comparison_section
+from exporter.diagnose.html_report.drawn_pictures import drawings
+from exporter.diagnose.html_report.experiment_section import experiment_section
+from exporter.diagnose.html_report.texts import instant
+from exporter.diagnose.outcome import Outcome
 from exporter.diagnosis.advice import advice
 from exporter.diagnosis.findings import Evidence, Verdict
 from exporter.diagnosis.picture import pictures
 from exporter.diagnosis.wording import gain_text, sentence
-from exporter.html_report import sections
-from exporter.html_report.drawn_pictures import drawings
-from exporter.html_report.texts import instant
 from exporter.load.report import troubles
 from exporter.palette import LOOKS, MEANINGS
 
@@ -35,8 +39,16 @@ _INVISIBLE = re.compile(
 """Controls, and what turns the direction of text around: a name could disguise what follows it."""
 
 
-def page(outcome: Outcome, command: str, *, made_at: float | None = None) -> str:
+def page(
+    outcome: Outcome,
+    command: str,
+    *,
+    comparison: Comparison | None = None,
+    made_at: float | None = None,
+) -> str:
     """The report; `command` repeats it, `made_at` is when it was made.
+
+    An experiment and a comparison with a baseline stand beside the diagnosis.
 
     A verdict that cannot be told has its page too: it says what is missing.
     """
@@ -57,6 +69,9 @@ def page(outcome: Outcome, command: str, *, made_at: float | None = None) -> str
         opposing=[_evidence(each) for each in diagnosis.evidence if not each.supports],
         shown=shown,
         drawings=list(drawings(shown, figures)),
+        experiment=experiment_section(outcome, shown),
+        comparison=None if comparison is None else comparison_section(comparison),
+        log_troubles=[without_user(each) for each in outcome.troubles],
         looks=LOOKS,
         meanings=MEANINGS,
         key_figures=list(sections.key_figures(figures)),
@@ -100,6 +115,7 @@ def _environment() -> Environment:
     )
     environment.filters["words"] = _words
     environment.filters["cut"] = _cut
+    environment.filters["together"] = _together
     return environment
 
 

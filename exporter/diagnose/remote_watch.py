@@ -10,7 +10,6 @@ import asyncio
 import heapq
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import closing
@@ -20,7 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from exporter.daemon import stopped
-from exporter.live_watch import FILE_SECONDS, TERMINAL_SECONDS
+from exporter.diagnose.live_watch import FILE_SECONDS, TERMINAL_SECONDS
+from exporter.diagnose.progress_line import ProgressLine
+from exporter.diagnose.remote_exporter import ExporterError, RemoteExporter
 from exporter.recordings.reader import read_records
 from exporter.records import (
     GpuIdentity,
@@ -31,7 +32,6 @@ from exporter.records import (
     StageMap,
     ThroughputReference,
 )
-from exporter.remote_exporter import ExporterError, RemoteExporter
 
 log = logging.getLogger(__name__)
 
@@ -126,22 +126,15 @@ class RemoteWatch:
     # --- fetching ------------------------------------------------------------------------------
 
     async def _follow(self, said: Callable[[], str]) -> None:
-        terminal = sys.stderr.isatty()
         fetched_at = time.monotonic()
-        try:
+        with ProgressLine() as progress:
             while True:
-                await asyncio.sleep(TERMINAL_SECONDS if terminal else FILE_SECONDS)
+                await asyncio.sleep(TERMINAL_SECONDS if progress.on_terminal else FILE_SECONDS)
                 state = await self._state()
-                line = f"{said()}, {state}"[:79]
-                sys.stderr.write(f"\r{line:<79}" if terminal else line + "\n")
-                sys.stderr.flush()
+                progress.say(f"{said()}, {state}")
                 if time.monotonic() - fetched_at >= FETCH_SECONDS:
                     await self.fetch()
                     fetched_at = time.monotonic()
-        finally:
-            if terminal:
-                sys.stderr.write(f"\r{'':79}\r")
-                sys.stderr.flush()
 
     async def _state(self) -> str:
         try:

@@ -12,10 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from exporter.config import Config
-from exporter.diagnose import Experiment, Outcome
-from exporter.diagnosis.watch import Watch
-from exporter.gpu_driver import GpuDriver
-from exporter.live_diagnosis import (
+from exporter.diagnose.live import (
     SETTLE_SECONDS,
     DrivenLoad,
     Driving,
@@ -23,8 +20,11 @@ from exporter.live_diagnosis import (
     nothing_measured,
     warn_if_silent,
 )
+from exporter.diagnose.live_watch import LiveWatch, recording_at
+from exporter.diagnose.outcome import Experiment, Outcome
+from exporter.diagnosis.watch import Watch
+from exporter.gpu_driver import GpuDriver
 from exporter.live_sources import PROC
-from exporter.live_watch import LiveWatch, recording_at
 from exporter.load.failures import LoadError
 from exporter.load.live_setting import (
     CapChange,

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from exporter.diagnose import Outcome
+from exporter.diagnose.html_report.drawing import Bar
+from exporter.diagnose.html_report.texts import UNKNOWN, latency, number, percent, work_text
+from exporter.diagnose.outcome import Outcome
 from exporter.diagnosis.figures import Figures, StageFigures
 from exporter.diagnosis.steady_window import loads_of
-from exporter.html_report.drawing import Bar
-from exporter.html_report.texts import UNKNOWN, latency, number, percent, work_text
 from exporter.load.measurements import Percentiles
 from exporter.load.result import LoadResult
 from exporter.records import Mode
@@ -88,13 +88,16 @@ def _stage_line(stage: StageFigures, batch: float | None, lines: int) -> StageLi
     )
 
 
-def slot_bars(figures: Figures) -> list[Bar]:
-    """The size of every slot, empty ones too; none where the sizes are not seen."""
+def slot_bars(figures: Figures, most: int | None = None) -> list[Bar]:
+    """The size of every slot, empty ones too; none where the sizes are not seen.
+
+    `most` requests are as wide as can be; without, those of the fullest slot are.
+    """
     slots = figures.slots
     if slots.sizes is None or slots.slots is None or slots.slots > 1024:
         return []
     sizes = [*slots.sizes, *[0] * (slots.slots - len(slots.sizes))]
-    most = max(sizes, default=0) or 1
+    most = most or max(sizes, default=0) or 1
     return [Bar(slot, round(100 * size / most, 1), str(size)) for slot, size in enumerate(sizes)]
 
 

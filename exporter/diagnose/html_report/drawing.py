@@ -55,9 +55,8 @@ def state_paths(row: Row) -> list[tuple[CellState, str]]:
     return [*paths, (CellState.UNKNOWN, unknown)] if unknown else paths
 
 
-def line_marks(row: Row, picture: Picture) -> str:
-    """A stroke for each batch line of a row, as high as its batch is large; one a column."""
-    most = max((requests for each in picture.rows for _, requests in each.lines), default=0)
+def line_marks(row: Row, picture: Picture, most: int) -> str:
+    """A stroke for each batch line of a row, as high as its batch is of the largest; one a column."""
     highest: dict[int, int] = {}
     for at, requests in row.lines:
         column = int((at - picture.started_at) / picture.cell_seconds)

@@ -21,7 +21,12 @@ def command_line(argv: Sequence[str]) -> str:
     return shlex.join([PROGRAM, *(_without_secrets(each) for each in argv)])
 
 
+def without_user(text: str) -> str:
+    """A text whose addresses show neither user nor password."""
+    return _USER.sub(_HIDDEN + "@", text)
+
+
 def _without_secrets(argument: str) -> str:
     if "://" not in argument:
         return argument
-    return _QUERY.sub(_HIDDEN, _USER.sub(_HIDDEN + "@", argument))
+    return _QUERY.sub(_HIDDEN, without_user(argument))

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exporter.config import Config
-from exporter.diagnose import Outcome
+from exporter.diagnose.live_watch import LiveWatch, recording_at, state_text
+from exporter.diagnose.outcome import Outcome
 from exporter.gpu_driver import GpuDriver
 from exporter.live_sources import PROC
-from exporter.live_watch import LiveWatch, recording_at, state_text
 from exporter.load.detection import check_fits, find_target
 from exporter.load.failures import LoadError
 from exporter.load.plan import LoadPlan

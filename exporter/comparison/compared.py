@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from exporter.diagnosis.compared_points import Point, at_shared_streams, in_windows, loads_differ
-from exporter.diagnosis.compared_run import LATENCIES, PERCENTILES, Run
+from exporter.comparison.points import Point, at_shared_streams, in_windows, loads_differ
+from exporter.comparison.run import LATENCIES, PERCENTILES, Run
 from exporter.records import FactValue
 
 Pair = tuple[float | None, float | None]

@@ -10,9 +10,17 @@ import sys
 import time
 from collections.abc import Callable
 
+from exporter.comparison.compared import Comparison, compare
+from exporter.comparison.report import comparison_object, comparison_text
 from exporter.config import Config
-from exporter.diagnose import Outcome, diagnose_recording
-from exporter.diagnose_options import (
+from exporter.diagnose.experiment import drive_experiment
+from exporter.diagnose.experiment_report import experiment_figures, experiment_lines
+from exporter.diagnose.from_log import diagnose_log
+from exporter.diagnose.html_report.command import command_line
+from exporter.diagnose.html_report.output import report_at
+from exporter.diagnose.html_report.page import page
+from exporter.diagnose.live import attach, drive
+from exporter.diagnose.options import (
     WATCH_SECONDS,
     check_together,
     driven_load,
@@ -20,22 +28,13 @@ from exporter.diagnose_options import (
     tried,
     with_url,
 )
-from exporter.diagnosis.compared_run import Run
-from exporter.diagnosis.comparison import compare
-from exporter.diagnosis.comparison_report import comparison_object, comparison_text
+from exporter.diagnose.outcome import Outcome, diagnose_recording
+from exporter.diagnose.remote import drive_beside, watch_exporter
+from exporter.diagnose.reports import more_figures, read_run, run_from
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_text, contract
 from exporter.diagnosis.terminal import wrapped
-from exporter.experiment_report import experiment_figures, experiment_lines
-from exporter.html_report.command import command_line
-from exporter.html_report.output import report_at
-from exporter.html_report.page import page
-from exporter.live_diagnosis import attach, drive
-from exporter.live_experiment import drive_experiment
 from exporter.load.report import load_lines, troubles
-from exporter.log_diagnosis import diagnose_log
-from exporter.remote_diagnosis import drive_beside, watch_exporter
-from exporter.reports import more_figures, read_run, run_from
 
 HELP = "say why a pipeline is as fast as it is"
 DESCRIPTION = """\
@@ -85,10 +84,11 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
     baseline = read_run(arguments.baseline) if arguments.baseline is not None else None
     with report_at(arguments.html) as write_page:
         outcome = _outcome(arguments, config)
-        _report(outcome, baseline, as_json=arguments.json)
+        comparison = None if baseline is None else compare(baseline, run_from(outcome))
+        _report(outcome, comparison, as_json=arguments.json)
         if write_page is not None:
             command = command_line(arguments.argv)
-            write_page(page(outcome, command, made_at=time.time()))
+            write_page(page(outcome, command, comparison=comparison, made_at=time.time()))
     if outcome.experiment is not None and outcome.experiment.failed:
         return EXIT_FAILED
     return _EXITS.get(outcome.diagnosis.verdict, EXIT_FAULT)
@@ -118,9 +118,8 @@ async def _live_outcome(arguments: argparse.Namespace, config: Callable[[], Conf
     return await drive(known, load, save=arguments.save)
 
 
-def _report(outcome: Outcome, baseline: Run | None, *, as_json: bool) -> None:
+def _report(outcome: Outcome, comparison: Comparison | None, *, as_json: bool) -> None:
     points, experiment = outcome.points, outcome.experiment
-    comparison = None if baseline is None else compare(baseline, run_from(outcome))
     if as_json:
         answer = contract(outcome.diagnosis, more_figures(outcome))
         if experiment is not None:

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from exporter.diagnose import Outcome, diagnose_recording
-from exporter.diagnosis.compared_run import ReportError, Run, run_of
+from exporter.comparison.run import ReportError, Run, run_of
+from exporter.diagnose.outcome import Outcome, diagnose_recording
 from exporter.diagnosis.report import contract
 from exporter.diagnosis.server_gpus import server_gpus
 from exporter.diagnosis.steady_window import loads_of
