@@ -36,7 +36,7 @@ CONTRACT = [
 ]
 HERD = Path(__file__).parents[1] / "data" / "recordings" / "thundering_herd.jsonl.gz"
 WATCH_SECONDS = 22.0
-ENDS_WITHIN_SECONDS = WATCH_SECONDS + 2 * PATIENCE_SECONDS
+ENDS_WITHIN_SECONDS = WATCH_SECONDS + PATIENCE_SECONDS
 SMALL = ("--concurrency=2", "--max-tokens=16", "--prompt-tokens=16", "--warmup=0")
 
 
