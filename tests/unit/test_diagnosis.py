@@ -378,9 +378,9 @@ def test_a_split_near_the_bound_of_a_herd_is_said_to_be() -> None:
 
 
 def test_a_gain_without_a_number_is_said_not_to_be_predicted() -> None:
-    held = replace(slots(32), sizes=None)
-    measured = figures(of=stages(*[0.12] * STAGES), held=held)
-    seen = replace(measured, measured=False, occupancy_at_most_ratio=None, stages=())
+    measured = figures(of=stages(*[0.12] * STAGES), held=slots(32))
+    held = replace(measured.slots, sizes=None)
+    seen = replace(measured, measured=False, occupancy_at_most_ratio=None, stages=(), slots=held)
     diagnosis = diagnose(seen)
     assert diagnosis.verdict is Verdict.THUNDERING_HERD
     assert diagnosis.gain.ratio is None
