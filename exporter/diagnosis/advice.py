@@ -247,6 +247,10 @@ _SHOWS: dict[Missing, Callable[[Figures], list[str]]] = {
     Missing.CONCURRENCY: lambda _: [
         "--concurrency N beside --log, if it is known what the clients kept in flight"
     ],
+    Missing.WRITERS: lambda _: [
+        "an export of the journal names the process that wrote each line: journalctl -u UNIT -o "
+        "json --all"
+    ],
     Missing.ARGUMENTS: lambda _: [
         "the log from the server's start on: its line `server_args=` has pp_size and "
         "decode_log_interval (an export of the journal: with --all)"

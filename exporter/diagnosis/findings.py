@@ -45,6 +45,7 @@ class Missing(StrEnum):
     PREFILL = "the share of prefill"
     TIMES = "times finer than a second: gaps and stops below that do not show"
     CONCURRENCY = "how many requests the clients kept in flight"
+    WRITERS = "who wrote a line: not known in a text log, where any user's text can look like one"
     ARGUMENTS = "the arguments the server was started with"
 
 
