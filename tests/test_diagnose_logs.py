@@ -147,10 +147,34 @@ def test_no_log_gives_a_confident_wrong_verdict(verdict: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("verdict", ["thundering_herd", "uneven_split", "over_split", "kv_limited"])
 def test_what_a_log_can_tell_is_told(verdict: str, tmp_path: Path) -> None:
-    path = written(tmp_path, simulated(verdict, 1, as_text, 45.0))
-    found = verdict_on(path, concurrency_of(server(verdict, 1)))
-    assert found.verdict == verdict
-    assert found.confidence >= CONFIDENT
+    for form in (as_text, as_json):
+        path = written(tmp_path, simulated(verdict, 1, form, 45.0))
+        found = verdict_on(path, concurrency_of(server(verdict, 1)))
+        assert found.verdict == verdict
+        # Nothing tells who wrote a line of a text.
+        assert (found.confidence >= CONFIDENT) is (form is as_json)
+        assert (Missing.WRITERS in found.missing) is (form is as_text)
+
+
+def test_lines_that_a_user_imitates_in_a_text_log_give_no_confident_verdict(
+    tmp_path: Path,
+) -> None:
+    lines = []
+    for line in text_of("pp4_mmb8_i41").split("\n"):
+        lines.append(line)
+        if "Decode batch" in line and len(lines) % 2:
+            lines += [re.sub(r"#running-req: \d+", "#running-req: 32", line)] * 40
+    found = verdict_on(written(tmp_path, "\n".join(lines)), 32)
+    assert found.confidence < CONFIDENT
+    assert Missing.WRITERS in found.missing
+    (repeated,) = (each for each in found.evidence if each.quantity == "repeated_lines")
+    assert isinstance(repeated.value, int)
+    assert repeated.value > 1000
+
+
+def test_lines_of_a_real_server_do_not_repeat(tmp_path: Path) -> None:
+    found = verdict_on(written(tmp_path, text_of("pp4_burst_i7_iters")), 32)
+    assert not any(each.quantity == "repeated_lines" for each in found.evidence)
 
 
 # --- several starts ----------------------------------------------------------------------------

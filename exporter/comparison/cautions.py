@@ -10,6 +10,7 @@ from exporter.comparison.run import Run, RunLoad, printable
 from exporter.diagnosis.verdict import SHORT_SECONDS
 
 _OFF_RATIO = 0.15  # load and log of one run differ by less where nothing stalls
+_MOST_NAMED = 5
 _CUT_SHORT = {"stopped": "was stopped early", "all_failed": "ended because requests failed"}
 
 
@@ -22,8 +23,25 @@ def cautions(comparison: Comparison) -> list[str]:
         strict=True,
     )
     of_sides = [each for side in sides for each in _of_side(*side)]
-    found = [*_of_loads(comparison), *_of_means(comparison), *of_sides, *_of_machines(comparison)]
+    found = [
+        *_unusable(comparison),
+        *_of_loads(comparison),
+        *_of_means(comparison),
+        *of_sides,
+        *_of_machines(comparison),
+    ]
     return [capital(each) for each in found]
+
+
+def _unusable(comparison: Comparison) -> Iterator[str]:
+    for name, run in zip(
+        comparison.names, (comparison.baseline, comparison.candidate), strict=True
+    ):
+        if run.unusable:
+            named = ", ".join(run.unusable[:_MOST_NAMED])
+            more = len(run.unusable) - _MOST_NAMED
+            rest = f" and {more} more" if more > 0 else ""
+            yield f"figures of {name} that cannot be true were left out: {named}{rest}"
 
 
 def _of_loads(comparison: Comparison) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from exporter.diagnosis.findings import Verdict
 from exporter.pipeline.server_facts import count_of
 from exporter.records import FactValue
+from exporter.sglang.known_facts import FACTS, is_usable
 
 LATENCIES = ("time_to_first_token", "inter_token", "end_to_end")
 PERCENTILES = ("p50_seconds", "p99_seconds")
@@ -60,6 +61,7 @@ class Run:
         is_measured: The working share of every stage is measured; otherwise there is a bound.
         requests: In all micro-batch slots together.
         watts: Mean power of all GPUs of the server together.
+        unusable: Figures of the report that cannot be true, by their place in it; left out.
     """
 
     verdict: Verdict
@@ -83,6 +85,7 @@ class Run:
     gpus: int | None
     gpu_models: tuple[str, ...]
     watts: float | None
+    unusable: tuple[str, ...]
 
     @property
     def may_be_pipeline(self) -> bool:
@@ -122,7 +125,7 @@ def run_of(report: object) -> Run:
         raise ReportError("it is neither a recording nor a report that `diagnose --json` printed")
     log, slots, gpus = figures.inner("log"), figures.inner("slots"), figures.inner("gpus")
     facts = _facts(figures.inner("facts"))
-    loads = tuple(_load(_Fields(each)) for each in figures.items("load"))
+    loads = tuple(_load(each) for each in figures.each("load"))
     pp_size = figures.count("pp_size")
     measured = figures.is_true("measured")
     return Run(
@@ -147,6 +150,7 @@ def run_of(report: object) -> Run:
         gpus=gpus.count("expected") or gpus.count("seen"),
         gpu_models=tuple(printable(each) for each in gpus.items("models")),
         watts=gpus.number("watts"),
+        unusable=tuple(dict.fromkeys(told.unusable)),  # read last: it fills while others are read
     )
 
 
@@ -166,10 +170,16 @@ def printable(value: object) -> str:
 
 
 class _Fields:
-    """The fields of a JSON object, each by its kind; of anything else there are none."""
+    """The fields of a JSON object, each by its kind; of anything else there are none.
 
-    def __init__(self, value: object) -> None:
+    Attributes:
+        unusable: Numbers that cannot be true, by their place in the whole; shared by all its parts.
+    """
+
+    def __init__(self, value: object, place: str = "", unusable: list[str] | None = None) -> None:
         self._fields: Mapping[str, object] = value if isinstance(value, Mapping) else {}
+        self._place = place
+        self.unusable: list[str] = [] if unusable is None else unusable
 
     def __bool__(self) -> bool:
         return bool(self._fields)
@@ -178,7 +188,17 @@ class _Fields:
         return self._fields.items()
 
     def inner(self, key: str) -> _Fields:
-        return _Fields(self._fields.get(key))
+        return _Fields(self._fields.get(key), f"{self._place}{key}.", self.unusable)
+
+    def each(self, key: str) -> list[_Fields]:
+        return [
+            _Fields(each, f"{self._place}{key}[{index}].", self.unusable)
+            for index, each in enumerate(self.items(key))
+        ]
+
+    def refuse(self, key: str) -> None:
+        """Names a value as one that cannot be true."""
+        self.unusable.append(printable(f"{self._place}{key}"))
 
     def items(self, key: str) -> list[object]:
         value = self._fields.get(key)
@@ -194,24 +214,32 @@ class _Fields:
     def number(self, key: str) -> float | None:
         """A finite number, 0 or more."""
         value = self._fields.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if value is None:
             return None
-        return float(value) if 0 <= value <= _MOST else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
+            self.refuse(key)
+            return None
+        return float(value)
 
     def count(self, key: str) -> int | None:
-        """A whole number, 1 or more."""
+        """A whole number, 1 or more; 0 counts nothing."""
         value = self._fields.get(key)
-        if isinstance(value, bool) or not isinstance(value, int):
+        if value is None:
             return None
-        return value if 0 < value <= _MOST else None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+            self.refuse(key)
+            return None
+        return value or None
 
 
 def _facts(told: _Fields) -> dict[str, FactValue]:
-    return {
-        printable(key): value
-        for key, value in told.all()
-        if value is None or isinstance(value, bool | int | float | str)
-    }
+    facts: dict[str, FactValue] = {}
+    for key, value in told.all():
+        if key in FACTS and value is not None and not is_usable(key, value):
+            told.refuse(key)
+        elif value is None or isinstance(value, bool | int | float | str):
+            facts[printable(key)] = value
+    return facts
 
 
 def _layout(pp_size: int | None, facts: Mapping[str, FactValue]) -> str | None:

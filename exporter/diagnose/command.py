@@ -127,8 +127,9 @@ async def _live_outcome(arguments: argparse.Namespace, config: Callable[[], Conf
 
 def _report(outcome: Outcome, comparison: Comparison | None, *, as_json: bool) -> None:
     points, experiment = outcome.points, outcome.experiment
+    tried_cap = None if experiment is None else experiment.tried_cap
     if as_json:
-        answer = contract(outcome.diagnosis, more_figures(outcome))
+        answer = contract(outcome.diagnosis, more_figures(outcome), tried_cap)
         if experiment is not None:
             answer["experiment"] = experiment_figures(outcome, experiment)
         if comparison is not None:
@@ -136,7 +137,7 @@ def _report(outcome: Outcome, comparison: Comparison | None, *, as_json: bool) -
         sys.stdout.write(json.dumps(answer) + "\n")
         return
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    sys.stdout.write(as_text(outcome.diagnosis, color=color))
+    sys.stdout.write(as_text(outcome.diagnosis, color=color, tried_cap=tried_cap))
     if points:
         sys.stdout.write("\n" + "\n".join([*load_lines(points), *troubles(points)]) + "\n")
     for trouble in outcome.troubles:

@@ -48,7 +48,9 @@ def experiment_figures(outcome: Outcome, experiment: Experiment) -> dict[str, ob
             "occupancy_ratio": figures.occupancy_ratio,
             "occupancy_at_most_ratio": figures.occupancy_at_most_ratio,
         },
-        "after": None if after is None else contract(after.diagnosis, more_figures(after)),
+        "after": None
+        if after is None
+        else contract(after.diagnosis, more_figures(after), experiment.tried_cap),
         "error": experiment.error,
     }
 

@@ -18,9 +18,10 @@ from exporter.admission import Admission
 from exporter.diagnose.outcome import Outcome
 from exporter.diagnosis.findings import Missing
 from exporter.diagnosis.measure import figures_in, measure
+from exporter.diagnosis.repeated_lines import repeated_lines
 from exporter.diagnosis.slots_in_window import telling_window
 from exporter.diagnosis.steady_window import Window, choose_window
-from exporter.diagnosis.verdict import diagnose
+from exporter.diagnosis.verdict import Diagnosis, diagnose
 from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.records import LogLine, Record, RefusedLine
 from exporter.saved_log.plain_text import DEFAULT_SERVER
@@ -36,6 +37,8 @@ LARGE_BYTES = 100 * 10**6
 _MOST_OF_IT = 0.5
 _SURE_OF_A_PART = 0.65
 """Nobody is confident of a load by the smaller part of it that tells."""
+_SURE_OF_A_TEXT = 0.65
+"""Nor by lines that any user's text can imitate."""
 _TELL_SECONDS = 1.0
 _TELL_FILE_SECONDS = 10.0
 
@@ -103,6 +106,9 @@ def _outcome(watch: Watch, key: PipelineKey, concurrency: int | None, saved: Sav
     if not whole:
         diagnosis = replace(diagnosis, confidence=min(diagnosis.confidence, _SURE_OF_A_PART))
     missing = dict.fromkeys(diagnosis.missing)
+    if not all(batch.verified for batch in watch.batches.get(key, ())):
+        diagnosis = _as_text_tells(diagnosis, watch, key)
+        missing[Missing.WRITERS] = None
     if Missing.SLOTS in missing and concurrency is None:
         missing[Missing.CONCURRENCY] = None
     if watch.batches and not {"pp_size", "decode_log_interval"} <= figures.facts.keys():
@@ -110,6 +116,16 @@ def _outcome(watch: Watch, key: PipelineKey, concurrency: int | None, saved: Sav
     if watch.batches and saved.resolution_seconds:
         missing[Missing.TIMES] = None
     return Outcome(replace(diagnosis, missing=tuple(missing)), watch, key)
+
+
+def _as_text_tells(diagnosis: Diagnosis, watch: Watch, key: PipelineKey) -> Diagnosis:
+    """What lines support of which nobody knows who wrote them."""
+    repeated = repeated_lines(watch.batches[key], watch.facts.get(key[0], {}))
+    return replace(
+        diagnosis,
+        confidence=min(diagnosis.confidence, _SURE_OF_A_TEXT),
+        evidence=(*diagnosis.evidence, *([repeated] if repeated is not None else [])),
+    )
 
 
 def _said_so(window: Window, saved: SavedLog) -> Window:

@@ -64,6 +64,11 @@ class Experiment:
     failed: bool = False
     restore_command: str | None = None
 
+    @property
+    def tried_cap(self) -> int | None:
+        """The cap that was measured; `None`: it came to no measurement."""
+        return None if self.after is None else self.new
+
 
 def diagnose_recording(path: Path) -> Outcome:
     """The outcome for the pipeline that printed most in a recording.

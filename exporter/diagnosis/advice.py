@@ -41,8 +41,11 @@ def knows(figures: Figures, since: Release) -> bool:
     return release is None or release >= since
 
 
-def advice(diagnosis: Diagnosis) -> list[str]:
-    """What to try, the verdict's own first; then what would show more."""
+def advice(diagnosis: Diagnosis, tried_cap: int | None = None) -> list[str]:
+    """What to try, the verdict's own first; then what would show more.
+
+    `tried_cap` of requests to a micro-batch was tried live already.
+    """
     figures = diagnosis.figures
     found = []
     for verdict in (diagnosis.verdict, *diagnosis.also):
@@ -51,7 +54,8 @@ def advice(diagnosis: Diagnosis) -> list[str]:
             found += remedy(figures)
     for missing in diagnosis.missing:
         found += _SHOWS[missing](figures)
-    return list(dict.fromkeys(found))
+    just_tried = "" if tried_cap is None else _try_live(tried_cap)
+    return list(dict.fromkeys(each.removesuffix(just_tried) for each in found))
 
 
 # --- remedies ----------------------------------------------------------------------------------
@@ -70,9 +74,12 @@ def _micro_batch_cap(figures: Figures) -> list[str]:
     default = "max_running_requests over the stages, often hundreds"
     return [
         f"{flag} {size}: {requests:.0f} requests over {stages} stages; a slot takes what waits when "
-        f"its turn comes, up to this cap (default: {default}). Try it live: diagnose --url … "
-        f"--experiment pp_max_micro_batch_size={size}"
+        f"its turn comes, up to this cap (default: {default}).{_try_live(size)}"
     ]
+
+
+def _try_live(size: int) -> str:
+    return f" Try it live: diagnose --url … --experiment pp_max_micro_batch_size={size}"
 
 
 def _larger_batches(figures: Figures) -> list[str]:
@@ -223,6 +230,10 @@ _SHOWS: dict[Missing, Callable[[Figures], list[str]]] = {
         "nvidia-smi -q -d PERFORMANCE on the slow stage's GPU: heat or power may hold it down"
     ],
     Missing.STAGES: lambda _: ["diagnose on every node: this one sees its own stages alone"],
+    Missing.SIZES: lambda _: [
+        "compare the sizes among the server's arguments with the ranks that its lines and the map of "
+        "stages name: one of them is of another server or start"
+    ],
     Missing.GRAPHS: lambda _: ["a version from 0.4.6.post4 on prints `cuda graph` on decode lines"],
     Missing.PREFILL: lambda figures: (
         []
@@ -235,6 +246,10 @@ _SHOWS: dict[Missing, Callable[[Figures], list[str]]] = {
     ],
     Missing.CONCURRENCY: lambda _: [
         "--concurrency N beside --log, if it is known what the clients kept in flight"
+    ],
+    Missing.WRITERS: lambda _: [
+        "an export of the journal names the process that wrote each line: journalctl -u UNIT -o "
+        "json --all"
     ],
     Missing.ARGUMENTS: lambda _: [
         "the log from the server's start on: its line `server_args=` has pp_size and "

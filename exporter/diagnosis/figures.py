@@ -97,6 +97,10 @@ class Figures:
     """Stages of the whole pipeline."""
     local_stages: int | None = None
     """Those that are seen from here."""
+    named_stages: int | None = None
+    """Highest pp_rank, plus 1, that a line of the window or the map names."""
+    foreign_rank_ratio: float | None = None
+    """Share of the server's batch lines that were refused for ranks its sizes do not have."""
     concurrency: int | None = None
     """Requests a driver keeps in flight."""
     counted_requests: int | None = None

@@ -39,11 +39,13 @@ class Missing(StrEnum):
     WORKING = "the working share of every stage, apart from waiting"
     GPUS = "the GPUs"
     THROTTLING = "throttle reasons of the slow stage's GPU"
-    STAGES = "the stages on other nodes"
+    STAGES = "the stages on other nodes, or of which there is neither a line nor a GPU"
+    SIZES = "the sizes of the server: ranks that its lines or the map name contradict them"
     GRAPHS = "whether decode runs as CUDA graphs"
     PREFILL = "the share of prefill"
     TIMES = "times finer than a second: gaps and stops below that do not show"
     CONCURRENCY = "how many requests the clients kept in flight"
+    WRITERS = "who wrote a line: not known in a text log, where any user's text can look like one"
     ARGUMENTS = "the arguments the server was started with"
 
 

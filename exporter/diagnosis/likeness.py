@@ -37,7 +37,7 @@ def against_reference(figures: Figures) -> Figures:
     """
     single, rate = figures.single_stream_tokens_per_second, figures.log.tokens_per_second
     stages, slots = figures.pp_size, figures.slots
-    if single is None or not rate or not stages or figures.concurrency == 1:
+    if not single or not rate or not stages or figures.concurrency == 1:
         return figures
     figures = replace(figures, scaling_ratio=rate / (stages * single))
     working = tuple(s.working_ratio or 0.0 for s in figures.stages)

@@ -19,7 +19,7 @@ from exporter.pipeline.figures import Variance
 from exporter.pipeline.means import inflight_occupancy, skew_and_balance, variance
 from exporter.pipeline.micro_batches import Activity
 from exporter.pipeline.server_facts import count_of, local_pp_ranks
-from exporter.records import FactValue
+from exporter.records import Batch, FactValue
 
 Span = tuple[float, float]
 
@@ -45,6 +45,7 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
     """The figures of one pipeline over a given window."""
     facts = watch.facts.get(key[0], {})
     span = (window.start, window.end)
+    ranks = {b.pp_rank for b in watch.batches.get(key, ())} | watch.stage_gpus(key).keys()
     batches = [b for b in watch.batches.get(key, ()) if _during(b.logged_at, span)]
     events = [e for e in watch.events if e.server == key[0] and _during(e.happened_at, span)]
     found = stops(watch, key, span, STOP_SECONDS)
@@ -59,6 +60,8 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
         facts=dict(facts),
         pp_size=_pp_size(watch, key, facts),
         concurrency=window.concurrency,
+        named_stages=_named_stages(watch, key, batches),
+        foreign_rank_ratio=watch.foreign_rank_ratio(key[0]),
         lines_seen=len(watch.batches.get(key, ())),
         time_resolution_seconds=watch.time_resolution_seconds,
         log=log_figures(batches, events, found, watch.time_resolution_seconds),
@@ -69,6 +72,8 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
         single_stream_tokens_per_second=watch.references.get(1),
     )
     figures, varied = _with_stages(figures, watch, key, span)
+    if figures.local_stages is not None and ranks:
+        figures = replace(figures, local_stages=min(figures.local_stages, len(ranks)))
     counted = None if window.concurrency is not None else counted_requests(watch, key, span)
     slots = slots_in_window(batches, facts, window, _activity(figures, varied), counted)
     most = effective_at_most(slots, one_stage(batches))
@@ -146,6 +151,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
     """Mean over all stages; `None` if one of them is not known."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
+
+
+def _named_stages(watch: Watch, key: PipelineKey, batches: Sequence[Batch]) -> int | None:
+    ranks = {b.pp_rank for b in batches} | watch.stage_gpus(key).keys()
+    return max(ranks) + 1 if ranks else None
 
 
 def _pp_size(watch: Watch, key: PipelineKey, facts: Mapping[str, FactValue]) -> int | None:

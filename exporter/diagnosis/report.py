@@ -26,9 +26,11 @@ _BAR = 24
 
 
 def contract(
-    diagnosis: Diagnosis, more_figures: Mapping[str, object] | None = None
+    diagnosis: Diagnosis,
+    more_figures: Mapping[str, object] | None = None,
+    tried_cap: int | None = None,
 ) -> dict[str, object]:
-    """The contract's object; `more_figures` join the diagnosis' own."""
+    """The contract's object; `more_figures` join the diagnosis' own; `tried_cap`: see `advice`."""
     return {
         "verdict": diagnosis.verdict,
         "confidence": round(diagnosis.confidence, 3),
@@ -36,17 +38,17 @@ def contract(
         "evidence": [asdict(each) for each in diagnosis.evidence],
         "also": list(diagnosis.also),
         "gain": asdict(diagnosis.gain),
-        "advice": advice(diagnosis),
+        "advice": advice(diagnosis, tried_cap),
         "missing": list(diagnosis.missing),
         "figures": {**diagnosis.figures.as_json(), **(more_figures or {})},
     }
 
 
-def as_text(diagnosis: Diagnosis, *, color: bool = False) -> str:
-    """The report for people; as readable without color."""
+def as_text(diagnosis: Diagnosis, *, color: bool = False, tried_cap: int | None = None) -> str:
+    """The report for people; as readable without color. `tried_cap`: see `advice`."""
     lines = [*_head(diagnosis, color), *_evidence(diagnosis, color)]
     lines += [*_stages(diagnosis.figures, color), *_slots(diagnosis.figures)]
-    lines += _listed("try next", advice(diagnosis), color)
+    lines += _listed("try next", advice(diagnosis, tried_cap), color)
     if diagnosis.missing:
         lines += _listed("not known", list(diagnosis.missing), color)
     return "\n".join(lines) + "\n"

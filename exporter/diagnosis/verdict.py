@@ -64,7 +64,8 @@ SHORT_SECONDS = 10.0
 """A window below this makes every verdict less sure."""
 _SHORT_FACTOR = 0.85
 _MOST_PARTIAL = 0.65
-"""Nobody is confident about a pipeline of which only a part is seen."""
+"""Nobody is confident about a pipeline of which only a part is seen, or whose size is in doubt."""
+_FOREIGN_RANKS = 0.05  # a share of lines that no single forgery makes
 _UNKNOWN_GAIN = 1.2
 _LONG_STOP_SECONDS = 3.0
 _TOLD = 4  # undecided hypotheses whose evidence a `cannot_tell` shows
@@ -107,7 +108,7 @@ def diagnose(figures: Figures) -> Diagnosis:
         return Diagnosis(
             Verdict.HEALTHY,
             well.score,
-            (*well.evidence, *_outside(figures)),
+            (*well.evidence, *_beside(figures)),
             (Verdict.GLOBAL_STALL,) if stalled else (),
             Gain(1.0, "nothing holds the pipeline up"),
             well.missing,
@@ -122,13 +123,12 @@ def diagnose(figures: Figures) -> Diagnosis:
     )
     best = ranked[0]
     also = [finding.verdict for finding in ranked[1:]]
-    outside = _outside(figures)
-    if outside and Verdict.GLOBAL_STALL not in {best.verdict, *also}:
+    if _outside(figures) and Verdict.GLOBAL_STALL not in {best.verdict, *also}:
         also.append(Verdict.GLOBAL_STALL)
     return Diagnosis(
         best.verdict,
         best.score,
-        (*best.evidence, *outside),
+        (*best.evidence, *_beside(figures)),
         tuple(also),
         best.gain or Gain(None, "not predicted"),
         best.missing,
@@ -151,7 +151,31 @@ def _tempered(finding: Finding, figures: Figures) -> Finding:
     if figures.pp_size and figures.local_stages and figures.local_stages < figures.pp_size:
         score = min(score, _MOST_PARTIAL)
         missing = (*missing, Missing.STAGES)
+    if _contradictions(figures):
+        score = min(score, _MOST_PARTIAL)
+        missing = (*missing, Missing.SIZES)
     return Finding(finding.verdict, score, finding.evidence, finding.gain, missing)
+
+
+def _contradictions(figures: Figures) -> tuple[Evidence, ...]:
+    """What speaks of stages that a pipeline of `pp_size` does not have."""
+    found, stages = [], figures.pp_size
+    if stages is None:
+        return ()
+    if figures.named_stages is not None and figures.named_stages > stages:
+        source = "lines or the map name a stage that pp_size does not have: they contradict it"
+        rank = figures.named_stages - 1
+        found.append(Evidence("highest_pp_rank", rank, f"< {stages}", source, supports=False))
+    foreign = figures.foreign_rank_ratio
+    if foreign is not None and foreign > _FOREIGN_RANKS:
+        source = "lines refused for ranks that the server's sizes do not have: they contradict them"
+        found.append(Evidence("foreign_rank_ratio", round(foreign, 3), "0", source, supports=False))
+    return tuple(found)
+
+
+def _beside(figures: Figures) -> tuple[Evidence, ...]:
+    """What is told whatever the verdict."""
+    return (*_contradictions(figures), *_outside(figures))
 
 
 def _outside(figures: Figures) -> tuple[Evidence, ...]:
@@ -173,7 +197,7 @@ def _cannot_tell(
     return Diagnosis(
         Verdict.CANNOT_TELL,
         likely[0].score if likely else 0.0,
-        (*evidence, *observations(figures), *_outside(figures)),
+        (*evidence, *observations(figures), *_beside(figures)),
         (),
         Gain(None, "not predicted"),
         tuple(missing),

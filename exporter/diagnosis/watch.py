@@ -6,7 +6,7 @@ server, stage and GPU, for the newest hour at most. Judges nothing.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 
 from exporter.activity.gpm import least_working_ratio
@@ -23,6 +23,8 @@ from exporter.records import (
     GpuState,
     LoadEvent,
     Record,
+    Refusal,
+    RefusedLine,
     RingSamples,
     ServerEvent,
     ServerFacts,
@@ -100,6 +102,8 @@ class Watch:
             lambda: deque(maxlen=_KEPT_SECONDS)
         )
         self.events: deque[ServerEvent] = deque(maxlen=_KEPT_EVENTS)
+        self.foreign_ranks: Counter[str] = Counter()
+        """Lines refused for ranks that the server's sizes do not have, by server."""
         self.facts: defaultdict[str, dict[str, FactValue]] = defaultdict(dict)
         self.maps: dict[str, StageMap] = {}
         self.loads: deque[LoadEvent] = deque(maxlen=_KEPT_EVENTS)
@@ -107,6 +111,7 @@ class Watch:
         """Output tokens per second by concurrency."""
         self._fold: dict[type, Callable[..., None]] = {
             Batch: self._fold_batch,
+            RefusedLine: self._fold_refused,
             ServerEvent: self._fold_event,
             ServerFacts: self._fold_facts,
             StageMap: self._fold_map,
@@ -160,6 +165,12 @@ class Watch:
                 places[place.pp_rank].append((place.tp_rank, place.gpu))
         return {pp: tuple(gpu for _, gpu in sorted(places[pp])) for pp in sorted(places)}
 
+    def foreign_rank_ratio(self, server: str) -> float | None:
+        """Share of a server's lines refused for ranks it does not have; `None` without any line."""
+        foreign = self.foreign_ranks[server]
+        lines = foreign + sum(len(kept) for key, kept in self.batches.items() if key[0] == server)
+        return foreign / lines if lines else None
+
     def _reach(self, at: float) -> None:
         self.first_at = at if self.first_at is None else min(self.first_at, at)
         self.last_at = at if self.last_at is None else max(self.last_at, at)
@@ -167,6 +178,9 @@ class Watch:
     def _fold_batch(self, batch: Batch) -> None:
         self._reach(batch.logged_at)
         self.batches[batch.server, batch.dp_rank].append(batch)
+
+    def _fold_refused(self, refused: RefusedLine) -> None:
+        self.foreign_ranks[refused.server] += refused.reason is Refusal.RANK_OUT_OF_BOUNDS
 
     def _fold_event(self, event: ServerEvent) -> None:
         if event.kind is not EventKind.FIRED_UP:

@@ -6,7 +6,12 @@ from collections.abc import Callable
 
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.findings import Verdict
+from exporter.diagnosis.slot_hypotheses import herd_bound
 from exporter.diagnosis.verdict import Diagnosis
+
+_SAY_WHY = frozenset({Verdict.GRAPH_OFF, Verdict.GPU_FAULT})
+"""Without a ratio their gain says why there is none; others' says what a ratio would assume."""
+_NEAR_HERD = 0.15  # of the bound: the same split measured again may lie on its other side
 
 
 def sentence(diagnosis: Diagnosis) -> str:
@@ -18,10 +23,22 @@ def gain_text(diagnosis: Diagnosis) -> str:
     """The predicted gain in words, with what it assumes."""
     gain = diagnosis.gain
     if gain.ratio is None:
-        return gain.assumes
+        if diagnosis.verdict is Verdict.CANNOT_TELL:
+            return "not predicted"
+        says_why = diagnosis.verdict in _SAY_WHY
+        why = gain.assumes if says_why else "what it follows from is not known"
+        return f"not predicted: {why.removeprefix('unknown: ')}"
     if diagnosis.verdict is Verdict.HEALTHY:
         return "none: " + gain.assumes
     return f"{gain.ratio:.2g} times the throughput, if {gain.assumes}"
+
+
+def _near_herd(figures: Figures) -> str:
+    """That a little more or less would give the other name to the same split; mostly empty."""
+    effective, bound = figures.slots.effective, herd_bound(figures.pp_size or 1)
+    if effective is None or abs(effective - bound) > _NEAR_HERD * bound:
+        return ""
+    return f" (near {bound:.2g}, the bound between a herd and an uneven split)"
 
 
 def percent(ratio: float | None) -> str:
@@ -58,13 +75,13 @@ def _healthy(figures: Figures) -> str:
 
 
 def _herd(figures: Figures) -> str:
-    return f"{_spread(figures)}: one batch travels from stage to stage while the others wait for it; {_occupancy(figures)}."
+    return f"{_spread(figures)}{_near_herd(figures)}: one batch travels from stage to stage while the others wait for it; {_occupancy(figures)}."
 
 
 def _uneven(figures: Figures) -> str:
     sizes = figures.slots.sizes
     which = f" ({', '.join(map(str, sizes))})" if sizes else ""
-    return f"{_spread(figures)}{which}: all wait for the largest; {_occupancy(figures)}."
+    return f"{_spread(figures)}{which}{_near_herd(figures)}: all wait for the largest; {_occupancy(figures)}."
 
 
 def _over(figures: Figures) -> str:

@@ -11,7 +11,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from exporter.recordings.format import FORMAT, VERSION, is_fact
+from exporter.recordings.facts import is_fact
+from exporter.recordings.format import FORMAT, VERSION
 from exporter.recordings.gpu_readings import encode_gauges, encode_state, encode_xid
 from exporter.records import (
     ActivityLevel,

@@ -6,12 +6,12 @@ Knows the format only; never opens a file, keeps no state.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+from exporter.recordings.facts import known_facts
 from exporter.recordings.fields import (
     EXACT_INTEGER,
-    LABEL_LENGTH,
     LAST_INSTANT,
     MOST_WATTS,
     NAME_LENGTH,
@@ -21,7 +21,6 @@ from exporter.recordings.fields import (
 from exporter.recordings.gpu_readings import decode_gauges, decode_state, decode_xid
 from exporter.records import (
     ActivityLevel,
-    FactValue,
     GpmWindow,
     GpuIdentity,
     GpuLevels,
@@ -45,7 +44,8 @@ LATENESS_SECONDS = 1.0
 _LONGEST_WINDOW_SECONDS = 300.0
 _MOST_STAGES = 64
 _MOST_RANKS = 4096
-_MOST_FACTS = 100
+_TOKENS_PER_SECOND = (1e-3, 1e9)
+"""No server that answers is slower or faster."""
 _MESSAGE_LENGTH = 1 << 20
 
 
@@ -54,6 +54,8 @@ class TimedRecord(NamedTuple):
 
     at: float | None
     record: Record
+    faults: tuple[str, ...] = ()
+    """What is wrong with values of the line that were left out, without any of its text."""
 
 
 def check_header(values: object) -> float | None:
@@ -118,32 +120,12 @@ def _window(fields: Fields) -> tuple[float, float]:
     return started_at, ended_at
 
 
-def is_fact(name: str, value: object) -> bool:
-    """Whether a fact may be known at all; a key of the API never may, whoever wrote it there."""
-    if len(name) > NAME_LENGTH or not name.isprintable() or "api_key" in name:
-        return False
-    if isinstance(value, str):
-        return len(value) <= LABEL_LENGTH and value.isprintable()
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or (isinstance(value, int) and abs(value) <= EXACT_INTEGER)
-
-
-def _allowed_facts(items: Iterator[tuple[str, Any]]) -> dict[str, FactValue]:
-    allowed: dict[str, FactValue] = {}
-    for name, value in items:
-        if len(allowed) < _MOST_FACTS and is_fact(name, value):
-            allowed[name] = value
-    return allowed
-
-
 def _decode_server(fields: Fields) -> TimedRecord:
-    facts = _allowed_facts(fields.inner("facts").items())
+    facts, faults = known_facts(fields.inner("facts").items())
     # `new_launch` is this writer's addition to version 1; other writers leave it out.
     new_launch = dict(fields.items()).get("new_launch") is True
-    return TimedRecord(
-        None, ServerFacts(_server_name(fields), math.nan, facts, "recording", new_launch)
-    )
+    record = ServerFacts(_server_name(fields), math.nan, facts, "recording", new_launch)
+    return TimedRecord(None, record, faults)
 
 
 def _decode_map(fields: Fields) -> TimedRecord:
@@ -257,7 +239,7 @@ def _decode_load(fields: Fields) -> TimedRecord:
     event = LoadEvent(
         happened_at=fields.instant("t"),
         phase=fields.one_of("event", LoadPhase),
-        concurrency=fields.maybe(Fields.whole, "concurrency", 0, 1 << 20),
+        concurrency=fields.maybe(Fields.whole, "concurrency", 1, 1 << 20),
         output_tokens=fields.maybe(Fields.whole, "output_tokens", 0, EXACT_INTEGER),
         seconds=fields.maybe(Fields.number, "seconds", 0.0, LAST_INSTANT),
         errors=fields.maybe(Fields.whole, "errors", 0, EXACT_INTEGER),
@@ -268,7 +250,7 @@ def _decode_load(fields: Fields) -> TimedRecord:
 def _decode_reference(fields: Fields) -> TimedRecord:
     reference = ThroughputReference(
         concurrency=fields.whole("concurrency", 1, 1 << 20),
-        output_tokens_per_second=fields.number("output_tokens_per_second", 0.0, 1e9),
+        output_tokens_per_second=fields.number("output_tokens_per_second", *_TOKENS_PER_SECOND),
     )
     return TimedRecord(None, reference)
 

@@ -40,6 +40,7 @@ class RecordingReader(Iterator[Record]):
         bad_lines: Lines that could not be used.
         late_lines: Lines more than a second behind the others or alone far ahead; refused.
         unknown_lines: Lines of types this version does not know; ignored.
+        bad_values: Values of otherwise usable lines that cannot be true; left out.
         damage: What cut the file short; `None` if it was read to its end.
         health: The same for the metrics about the exporter: log lines read, lines refused.
     """
@@ -55,6 +56,7 @@ class RecordingReader(Iterator[Record]):
         self.bad_lines = 0
         self.late_lines = 0
         self.unknown_lines = 0
+        self.bad_values = 0
         self._path = path
         try:
             self._file = NumberedLines(path, self._name_bad_line)
@@ -95,6 +97,7 @@ class RecordingReader(Iterator[Record]):
         """What of the file was not used, for people to be told at its end; `None`: all was used."""
         counts = ((self.bad_lines, "bad"), (self.late_lines, "out of time order"))
         parts = [f"{count} lines {fault}" for count, fault in counts if count]
+        parts += [f"{self.bad_values} of its facts refused"] if self.bad_values else []
         parts += [self.damage] if self.damage else []
         return f"recording {self._path}: {', '.join(parts)}" if parts else None
 
@@ -134,6 +137,9 @@ class RecordingReader(Iterator[Record]):
         except BadLineError as error:
             self._name_bad_line(number, str(error))
             return None
+        for fault in found.faults if found is not None else ():
+            self.bad_values += 1
+            self._name(number, f"{fault}; left out", self.bad_values)
         if found is None:
             self.unknown_lines += 1
         elif isinstance(found.record, LogLine):

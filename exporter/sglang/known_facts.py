@@ -1,6 +1,7 @@
 """The facts that may be known of a server: their names, their kinds, their bounds.
 
-One list for all ways that facts come: the `server_args=` line, `/server_info`, the configuration.
+One list for all ways that facts come: the `server_args=` line, `/server_info`, the configuration,
+recordings.
 What is not named here is never kept; nor is a text that holds a secret's value, or looks as if it
 held one.
 """
@@ -65,8 +66,14 @@ ARGUMENTS: dict[str, Kind] = {
 FACTS: dict[str, Kind] = {**ARGUMENTS, "version": Kind.TEXT}
 """All facts that may be known; the version is no argument."""
 
-LIMITS = {"pp_size": 64, "tp_size": 4096, "dp_size": 4096}
-"""Beyond these a size is taken for nonsense and dropped."""
+LIMITS = {
+    "pp_size": (1, 64),
+    "tp_size": (1, 4096),
+    "dp_size": (1, 4096),
+    "pp_async_batch_depth": (0, 1024),
+    "decode_log_interval": (1, 10**6),
+}
+"""Outside these a number is taken for nonsense and dropped."""
 
 MAX_TEXT_CHARS = 256
 MAX_NUMBER = 10**15 - 1
@@ -92,7 +99,7 @@ def is_usable(name: str, value: object) -> bool:
     if kind is Kind.NUMBER:
         if isinstance(value, bool) or not isinstance(value, int):
             return False
-        low, high = (1, LIMITS[name]) if name in LIMITS else (-MAX_NUMBER, MAX_NUMBER)
+        low, high = LIMITS.get(name, (-MAX_NUMBER, MAX_NUMBER))
         return low <= value <= high
     return kind is Kind.TEXT and isinstance(value, str) and _is_harmless(value)
 
@@ -105,7 +112,8 @@ def reveals(value: object, secrets: Iterable[str]) -> bool:
 def expectation(name: str) -> str:
     """What a fact's value must be, for people: "a whole number from 1 to 64"."""
     if name in LIMITS:
-        return f"a whole number from 1 to {LIMITS[name]}"
+        low, high = LIMITS[name]
+        return f"a whole number from {low} to {high}"
     return {
         Kind.NUMBER: "a whole number, 0 or more",
         Kind.FLAG: "true or false",

@@ -383,6 +383,20 @@ def test_numbers_of_another_kind_are_not_known() -> None:
     assert seen.watts is seen.effective_microbatches is seen.streams is None
 
 
+@pytest.mark.parametrize("rate", [float("nan"), -5, "5", True, 10**400])
+def test_a_load_whose_tokens_are_no_number_is_left_out_and_named(rate: object) -> None:
+    told = report(PP8, load=[load(32, 300.0)])
+    told["figures"]["load"][0]["output_tokens_per_second"] = rate
+    told["figures"]["facts"]["pp_size"] = "x"
+    comparison = compare(run(TP8), run_of(told))
+    assert comparison.candidate.loads[0].tokens_per_second is None
+    beware = cautions(comparison)[0]
+    assert "cannot be true were left out" in beware
+    assert "figures.load[0].output_tokens_per_second" in beware
+    assert "figures.facts.pp_size" in beware
+    assert not any("left out" in each for each in cautions(compare(run(TP8), run(PP8))))
+
+
 # --- the command -------------------------------------------------------------------------------
 
 

@@ -167,7 +167,7 @@ def test_all_mistakes_are_named_at_once_each_with_its_place() -> None:
         ),
         (
             "servers: [{unit: a, facts: {decode_log_interval: -1}}]",
-            "servers[0].facts.decode_log_interval: -1 is not a whole number, 0 or more",
+            "servers[0].facts.decode_log_interval: -1 is not a whole number from 1 to 1000000",
         ),
         (
             "servers: [{unit: a, facts: {max_running_requests: }}]",

@@ -350,6 +350,51 @@ def test_a_part_of_a_pipeline_is_never_judged_confidently() -> None:
     assert Missing.STAGES in diagnosis.missing
 
 
+@pytest.mark.parametrize("contradicted", [{"named_stages": 8}, {"foreign_rank_ratio": 0.8}])
+def test_a_pipeline_size_that_ranks_contradict_is_never_judged_confidently(
+    contradicted: dict[str, float],
+) -> None:
+    seen = replace(figures(of=stages(*[0.12] * 4), held=slots(32, of=4)), pp_size=4, local_stages=4)
+    assert is_sure(diagnose(seen), Verdict.THUNDERING_HERD)
+    diagnosis = diagnose(replace(seen, **contradicted))
+    assert diagnosis.confidence < CONFIDENT
+    assert Missing.SIZES in diagnosis.missing
+    assert any("contradict" in each.source for each in diagnosis.evidence)
+
+
+def test_one_forged_rank_among_many_lines_costs_no_confidence() -> None:
+    seen = replace(figures(of=stages(*[0.12] * STAGES), held=slots(32)), foreign_rank_ratio=0.01)
+    assert is_sure(diagnose(seen), Verdict.THUNDERING_HERD)
+
+
+def test_a_split_near_the_bound_of_a_herd_is_said_to_be() -> None:
+    near = (slots(22, 7, 3), slots(19, 10, 3))
+    herd, uneven = (figures(of=stages(*[0.25] * STAGES), held=held) for held in near)
+    assert diagnose(herd).verdict is Verdict.THUNDERING_HERD
+    assert diagnose(uneven).verdict is Verdict.UNEVEN_SPLIT
+    for seen in (herd, uneven):
+        assert "near 2, the bound between a herd and an uneven split" in report_on(seen)
+    assert "the bound between" not in report_on(figures(of=stages(*[0.25] * 8), held=slots(32)))
+
+
+def test_a_gain_without_a_number_is_said_not_to_be_predicted() -> None:
+    measured = figures(of=stages(*[0.12] * STAGES), held=slots(32))
+    held = replace(measured.slots, sizes=None)
+    seen = replace(measured, measured=False, occupancy_at_most_ratio=None, stages=(), slots=held)
+    diagnosis = diagnose(seen)
+    assert diagnosis.verdict is Verdict.THUNDERING_HERD
+    assert diagnosis.gain.ratio is None
+    assert "gain not predicted: what it follows from is not known" in report_on(seen)
+
+
+def test_a_cap_that_was_just_tried_is_not_advised_to_be_tried() -> None:
+    diagnosis = diagnose(figures(of=stages(*[0.12] * STAGES), held=slots(32)))
+    assert "Try it live" in as_text(diagnosis, tried_cap=8)
+    told = as_text(diagnosis, tried_cap=4)
+    assert "Try it live" not in told
+    assert "--pp-max-micro-batch-size 4: 32 requests over 8 stages" in told
+
+
 def test_of_several_the_largest_gain_is_the_verdict() -> None:
     seen = figures(of=stages(*[0.12] * STAGES), held=slots(32))
     log = replace(seen.log, prefill_ratio=0.3)

@@ -185,6 +185,27 @@ def test_an_api_key_among_the_facts_is_not_read(path: Path) -> None:
 # --- time ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("pp_size", value) for value in (10**9, 0, -8, float("nan"), "8", True)),
+        *((name, 10**9) for name in ("tp_size", "dp_size", "pp_async_batch_depth")),
+        *(("decode_log_interval", value) for value in (0, -40, 10**9)),
+    ],
+)
+def test_a_fact_out_of_bounds_costs_only_itself_and_is_named(
+    path: Path, name: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    facts = {name: value, "version": "0.5.23"}
+    reader = read_records(written(path, {"type": "server", "server": "kimi", "facts": facts}))
+    (record,) = list(reader)
+    assert isinstance(record, ServerFacts)
+    assert record.facts == {"version": "0.5.23"}
+    assert (reader.bad_values, reader.bad_lines) == (1, 0)
+    assert f"line 2: `{name}` is not a whole number from" in caplog.text
+    assert "1 of its facts refused" in (reader.summary() or "")
+
+
 def test_a_second_of_disorder_is_put_right(path: Path) -> None:
     offsets = [1.0, 0.2, 0.1, 1.1, 2.0, 1.05, 2.9, 1.95]
     written(path, *(util(BEGAN + offset) for offset in offsets))
@@ -288,6 +309,9 @@ BAD_LINES: dict[str, object] = {
     "xid_no_time": {"type": "xid", "gpu": 0, "xid": 79},
     "event": {"type": "load", "t": BEGAN, "event": "pause"},
     "reference": {"type": "reference", "concurrency": 0, "output_tokens_per_second": 1},
+    "reference_zero": {"type": "reference", "concurrency": 1, "output_tokens_per_second": 0},
+    "reference_tiny": {"type": "reference", "concurrency": 1, "output_tokens_per_second": 1e-300},
+    "load_of_none": {"type": "load", "t": BEGAN, "event": "start", "concurrency": 0},
 }
 
 

@@ -55,6 +55,7 @@ def page(
     diagnosis = outcome.diagnosis
     figures = diagnosis.figures
     shown = pictures(outcome.watch, outcome.pipeline, figures)
+    tried_cap = None if outcome.experiment is None else outcome.experiment.tried_cap
     style = _style()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     template = _environment().get_template("page.html.j2")
@@ -64,7 +65,7 @@ def page(
         tone=_TONES.get(diagnosis.verdict, "fault"),
         sentence=_together(sentence(diagnosis)),
         gain=_together(gain_text(diagnosis)),
-        advice=advice(diagnosis),
+        advice=advice(diagnosis, tried_cap),
         supporting=[_evidence(each) for each in diagnosis.evidence if each.supports],
         opposing=[_evidence(each) for each in diagnosis.evidence if not each.supports],
         shown=shown,
