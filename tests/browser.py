@@ -1,7 +1,7 @@
 """Debian's Chromium, driven by Playwright: no browser is downloaded, nothing outside loopback is asked.
 
-    with chromium() as browser:
-        page = browser.new_page()
+with chromium() as browser:
+    page = browser.new_page()
 """
 
 from __future__ import annotations
