@@ -28,8 +28,10 @@ install: $(VENV)/.dev ## Build .venv with the exporter in it
 demo: $(VENV)/.dev ## Run the exporter against an embedded PP8 server: http://127.0.0.1:10810
 	$(BIN)/sglang-pipeline-exporter demo
 
+# Workers: more than cores, since many tests wait for a running exporter. A file stays on one worker
+# (its fixtures start servers), and the order is that of tests/conftest.py.
 test: $(VENV)/.dev ## All tests, under 10 minutes
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 soak: $(VENV)/.dev ## The full counts an issue names; prints tables for docs/measurements.md
 	$(BIN)/python -m pytest -m soak -s --timeout=0

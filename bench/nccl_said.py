@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.nccl_truth import Shares, Span
 from bench.nccl_witness import SERVER
-from exporter.diagnose import diagnose_watch
+from exporter.diagnose.outcome import diagnose_watch
 from exporter.diagnosis.verdict import Diagnosis
 from exporter.diagnosis.watch import Watch
 from exporter.ingest import Feed, Ingest

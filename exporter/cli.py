@@ -13,25 +13,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, compare_command, daemon, diagnose_command, diagnose_options
+from exporter import __version__, compare_command, daemon
+from exporter.comparison.run import ReportError
 from exporter.config import (
     DEFAULT_PORT,
-    DEFAULT_UNIT,
     Config,
     ConfigError,
-    build,
     load,
     parse_listen,
 )
-from exporter.diagnosis.compared_run import ReportError
-from exporter.live_diagnosis import NothingSeenError
+from exporter.diagnose import command as diagnose_command
+from exporter.diagnose import options as diagnose_options
+from exporter.diagnose.live import NothingSeenError
+from exporter.diagnose.remote_exporter import ExporterError
 from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
 from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
-from exporter.remote_exporter import ExporterError
 from exporter.simulator import SCENARIOS
+from exporter.source_options import add_sources, config_of
 from exporter.web import CannotListenError
+
+log = logging.getLogger(__name__)
 
 FAILURES = (
     ConfigError,
@@ -47,6 +50,7 @@ FAILURES = (
 )
 """What ends a command with a message; each names its remedy."""
 
+PROGRAM = "sglang-pipeline-exporter"
 EXIT_OK = 0
 EXIT_ERROR = 3
 """A usage or run error; 1 and 2 are verdicts of `diagnose` and `compare`."""
@@ -67,12 +71,16 @@ first steps:
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # noqa: SLF001  # argparse names the type nowhere else
 
 
+class _UsageError(Exception):
+    """The arguments are wrong; the message names the command and the mistake."""
+
+
 class _Parser(argparse.ArgumentParser):
-    """Exits with 3 at a usage error: 2 is a verdict."""
+    """Leaves the exit to `main`: argparse's own status, 2, is a verdict."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(EXIT_ERROR, f"{self.prog}: {message}\n")
+        raise _UsageError(f"{self.prog}: {message}")
 
 
 def _listen(text: str) -> tuple[str | None, int]:
@@ -101,38 +109,9 @@ def _add_listen(parser: argparse.ArgumentParser, default: str = "") -> None:
     )
 
 
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "sources (one log; several servers need --config). Without any: --unit " + DEFAULT_UNIT
-    )
-    group.add_argument("--config", type=Path, metavar="FILE", help="read everything from a file")
-    log = group.add_mutually_exclusive_group()
-    log.add_argument("--unit", help="systemd unit of the server, read from the journal")
-    log.add_argument(
-        "--container", metavar="NAME", help="container whose log driver is journald, by name"
-    )
-    log.add_argument("--identifier", metavar="ID", help="syslog identifier, as systemd-cat -t sets")
-    log.add_argument(
-        "--file",
-        action="append",
-        dest="files",
-        metavar="PATH",
-        help="log file or glob: plain, Docker json-file or CRI; may be repeated",
-    )
-    log.add_argument("--stdin", action="store_true", help="read the log from a pipe")
-    group.add_argument("--server", metavar="NAME", help="label `server` (default: from the source)")
-    group.add_argument(
-        "--journal-dir", type=Path, metavar="DIR", help="a journal elsewhere (default: this host's)"
-    )
-    group.add_argument(
-        "--from-start", action="store_true", help="begin with the oldest entry, not with now"
-    )
-    group.add_argument("--no-nvml", action="store_true", help="do not read GPUs")
-
-
 def _add_serve(commands: _Commands) -> None:
     serve = commands.add_parser("serve", help="run the exporter beside a server")
-    _add_sources(serve)
+    add_sources(serve)
     _add_listen(serve)
     serve.add_argument(
         "--state-file",
@@ -168,7 +147,7 @@ def _add_recordings(commands: _Commands) -> None:
     record.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="NAME.jsonl or NAME.jsonl.gz"
     )
-    _add_sources(record)
+    add_sources(record)
 
     replay = commands.add_parser("replay", help="serve a recording as if it happened now")
     replay.add_argument("recording", type=Path, metavar="FILE")
@@ -180,13 +159,17 @@ def _add_recordings(commands: _Commands) -> None:
 
 def _add_command(commands: _Commands, name: str, told: ModuleType) -> _Parser:
     return commands.add_parser(
-        name, help=told.HELP, description=told.DESCRIPTION, epilog=told.EPILOG
+        name,
+        help=told.HELP,
+        description=told.DESCRIPTION,
+        epilog=told.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="sglang-pipeline-exporter",
+        prog=PROGRAM,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -199,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_recordings(commands)
     diagnose = _add_command(commands, "diagnose", diagnose_command)
     diagnose_options.add_arguments(diagnose)
-    _add_sources(diagnose)
+    add_sources(diagnose)
     compare_command.add_arguments(_add_command(commands, "compare", compare_command))
     check = commands.add_parser(
         "check-config", help="check a configuration file, name all mistakes"
@@ -209,29 +192,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(arguments: argparse.Namespace) -> Config:
-    """The configuration of the file, or that of the options."""
-    options = {
-        key: value
-        for key in ("unit", "container", "identifier", "files", "stdin")
-        if (value := getattr(arguments, key))
-    }
-    if arguments.server is not None:
-        options["name"] = arguments.server
-    if arguments.config is None:
-        if not options.keys() - {"name"}:
-            options["unit"] = DEFAULT_UNIT
-        config = build({"servers": [options]})
-    elif options:
-        raise ConfigError("--config names the servers: give no other source beside it")
-    else:
-        config = load(arguments.config)
-    if arguments.journal_dir is not None:
-        config = replace(config, journal_directory=arguments.journal_dir)
-    if arguments.from_start:
-        config = replace(config, from_start=True)
-    if arguments.no_nvml:
-        config = replace(config, nvml=False)
-    return _with_listen(config, arguments)
+    return _with_listen(config_of(arguments), arguments)
 
 
 def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
@@ -285,17 +246,34 @@ def main(argv: list[str] | None = None) -> int:
         datefmt="%Y-%m-%dT%H:%M:%S%z",
         stream=sys.stderr,
     )
-    arguments = _parser().parse_args(argv)
-    arguments.argv = sys.argv[1:] if argv is None else argv
+    given = sys.argv[1:] if argv is None else argv
+    try:
+        arguments = _parser().parse_args(given)
+    except _UsageError as error:
+        return _fail(str(error), json_wanted="--json" in given)
+    arguments.argv = given
+    command = f"{PROGRAM} {arguments.command}"
+    json_wanted = getattr(arguments, "json", False)
     try:
         return _run(arguments)
     except FAILURES as error:
-        print(f"sglang-pipeline-exporter {arguments.command}: {error}", file=sys.stderr)
-        if getattr(arguments, "json", False):
-            print(json.dumps({"error": str(error)}))
-        return EXIT_ERROR
+        return _fail(f"{command}: {error}", json_wanted=json_wanted)
     except KeyboardInterrupt:
-        return EXIT_OK
+        # Exit status 0 of a diagnosis would say that all is well.
+        if arguments.command != "diagnose":
+            return EXIT_OK
+        return _fail(f"{command}: interrupted", json_wanted=json_wanted)
+    except Exception as error:  # Python's own exit status, 1, would say that a fault was found.
+        log.exception("failed unexpectedly; please report it with these lines")
+        return _fail(f"{command}: failed: {type(error).__name__}", json_wanted=json_wanted)
+
+
+def _fail(said: str, *, json_wanted: bool) -> int:
+    """Says what ended a command, on stdout as one object too where that was asked for."""
+    print(said, file=sys.stderr)
+    if json_wanted:
+        print(json.dumps({"error": said.partition(": ")[2]}))
+    return EXIT_ERROR
 
 
 if __name__ == "__main__":

@@ -8,15 +8,16 @@ import os
 import sys
 from pathlib import Path
 
-from exporter.diagnosis.comparison import compare
-from exporter.diagnosis.comparison_report import comparison_object, comparison_text
-from exporter.reports import read_run
+from exporter.comparison.compared import compare
+from exporter.comparison.report import comparison_object, comparison_text
+from exporter.diagnose.reports import read_run
 
 HELP = "say what one run gives of another, and what was changed between them"
 DESCRIPTION = """\
-Holds a candidate against a baseline, also of another layout (PP8 against TP8): throughput, gain
-from batching, occupancy, energy, latencies, the server's flags, and a sentence. Each file is a
-recording or what `diagnose --json` printed."""
+Holds a candidate against a baseline, also of another layout (PP8 against TP8):
+throughput, gain from batching, occupancy, energy, latencies, the server's
+flags, and a sentence. Each file is a recording or what `diagnose --json`
+printed."""
 EPILOG = "exit status: 0 compared, 2 cannot tell, 3 an error"
 
 EXIT_COMPARED = 0

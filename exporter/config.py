@@ -55,6 +55,8 @@ class ServerConfig:
     url: str | None = None
     token_file: Path | None = None
     """Holds the API key that goes along to `url`."""
+    token: str | None = field(default=None, repr=False)
+    """That key, where a program knows it already; no setting, and never shown."""
     facts: Mapping[str, FactValue] = field(default_factory=dict)
     """What holds of the server, whatever it says itself."""
     stages: Mapping[int, tuple[str, ...]] = field(default_factory=dict)

@@ -51,7 +51,7 @@ def live_ingest(
     feeds = [Feed(log_source(server, config), server.name) for server in config.servers]
     feeds += [
         Feed(
-            ServerProbe(server.name, server.url, token_file=server.token_file),
+            ServerProbe(server.name, server.url, token_file=server.token_file, token=server.token),
             server.name,
             reads_log=False,
             optional=True,

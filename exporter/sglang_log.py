@@ -91,6 +91,11 @@ def parse_line(message: str) -> ParsedLine:
     return _parse_slowly(message)
 
 
+def stamp_of(message: str) -> str | None:
+    """The time in SGLang's own bracket, as it stands; `None` if no bracket is at the first column."""
+    return _PREFIX.match(message)["stamp"]  # type: ignore[index]  # it matches any text
+
+
 def storable(message: str) -> str | None:
     """What of a line may be kept: fixed words, ranks, numbers, allow-listed arguments.
 

@@ -28,7 +28,7 @@ REMOTE_PATHS = (
     Path("/usr/lib/systemd/systemd-journal-remote"),
 )
 SUPPRESSED_MESSAGE_ID = "a596d6fe7bfa4994828e72309e95d61e"
-READABLE_WITHIN_SECONDS = 30.0
+READABLE_WITHIN_SECONDS = 60.0
 
 FieldValue = str | bytes | int | None
 
@@ -157,7 +157,7 @@ class JournalWriter:
         """Returns when everything written can be read from the files.
 
         Raises:
-            TimeoutError: It could not within 30 s, or the writing program died.
+            TimeoutError: It could not within 60 s, or the writing program died.
         """
         if not self._unflushed:
             return

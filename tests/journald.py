@@ -21,7 +21,7 @@ from typing import IO
 
 PROGRAMS = (Path("/lib/systemd/systemd-journald"), Path("/usr/lib/systemd/systemd-journald"))
 SOCKETS = Path("/run/systemd/journal")
-READY_WITHIN_SECONDS = 10.0
+READY_WITHIN_SECONDS = 60.0
 
 
 def why_not() -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-_READY_WITHIN_SECONDS = 30.0
+_READY_WITHIN_SECONDS = 60.0
 _LISTENING = 'msg="Listening on"'
 
 

@@ -10,6 +10,9 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from exporter.diagnosis.findings import Missing, Verdict
+from exporter.diagnosis.stage_hypotheses import slowest_stage
+from exporter.diagnosis.verdict import Diagnosis
 from exporter.simulator.scenarios import (
     SCENARIOS,
     STAGES,
@@ -38,17 +41,46 @@ def server(verdict: str, seed: int) -> Scenario:
 
 
 def accepted(verdict: str) -> frozenset[str]:
-    """What a diagnosis may call it: contract texts overlap in a few places."""
-    return frozenset({verdict, *_ALSO_RIGHT.get(verdict, ())})
+    """What a diagnosis may call it."""
+    return _ACCEPTED.get(verdict, frozenset({verdict}))
 
 
-_ALSO_RIGHT = {
-    # A slow card that names no reason; the contract counts throttling under stage_imbalance too.
-    "gpu_fault": ("stage_imbalance",),
-    "aliased": ("uneven_split", "cannot_tell"),
-    "idle": ("cannot_tell",),
-    "gpu_lost": ("gpu_fault",),
+_ACCEPTED = {
+    # No verdicts, but scenarios whose verdict follows from the contract's words.
+    "gpu_lost": frozenset({"gpu_fault"}),  # lost cards are one of its kinds
+    "aliased": frozenset({"uneven_split"}),  # 12, 6, 4, 3, 3, 2, 1, 1: m_eff 4.7 of 8
+    "idle": frozenset({"cannot_tell"}),  # no request, nothing to judge
+    # The contract counts throttling under stage_imbalance, and where throttle reasons were not
+    # read, a card that is held down looks like a stage with more layers.
+    "gpu_fault": frozenset({"gpu_fault", "stage_imbalance"}),
 }
+
+
+def is_right(diagnosis: Diagnosis, scenario: Scenario) -> bool:
+    """Whether that is wrong with it, and the stage or card at fault is the one that is named.
+
+    Calling a throttled card an imbalance is right only with the word that its throttle reasons,
+    which nobody read, would tell.
+    """
+    if diagnosis.verdict not in accepted(scenario.name):
+        return False
+    imbalance = diagnosis.verdict is Verdict.STAGE_IMBALANCE
+    unread = scenario.name == "gpu_fault" and imbalance
+    told = Missing.THROTTLING in diagnosis.missing
+    return (told or not unread) and _names_the_stage(diagnosis, scenario)
+
+
+def _names_the_stage(diagnosis: Diagnosis, scenario: Scenario) -> bool:
+    """Of the verdicts that speak of one stage."""
+    figures, factors = diagnosis.figures, scenario.cost.stage_factors
+    if scenario.fault is not None and scenario.fault.lost is not None:
+        lost = [stage.pp_rank for stage in figures.stages if stage.lost_seconds]
+        return lost == [scenario.fault.gpu]
+    if max(factors) == min(factors):
+        return True
+    slow = slowest_stage(figures)
+    named = figures.likeness_leader if slow is None else slow.pp_rank
+    return named == factors.index(max(factors))
 
 
 def _cost(rng: random.Random, batch: int, *, dense: float | None = None) -> Cost:

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
+from exporter.diagnosis.findings import Missing
 from exporter.simulator.scenarios import Scenario
 from tests.random_servers import SECONDS
 from tests.simulated_recording import write_recording
 
-WAYS: dict[str, tuple[str, ...]] = {
-    "everything": (),
-    "no levels": ("levels",),
-    "power, levels": ("gpm",),
-    "gpm, levels": ("power",),
-    "residency alone": ("gpm", "power", "levels"),
-    "no load": ("load",),
-    "no load, no levels": ("load", "levels"),
-    "log alone": ("gpm", "power", "levels", "util", "gpu", "map"),
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What is left out of a recording, and what a diagnosis then has to say is missing."""
+
+    left_out: tuple[str, ...] = ()
+    """Types of lines."""
+    joined_after_seconds: float = 0.0
+    """Nothing is seen of the time before."""
+    lacks: tuple[Missing, ...] = ()
+    """What could be known with what is left out."""
+
+
+_LATE_SECONDS = 12.0
+
+WAYS: dict[str, Way] = {
+    "everything": Way(),
+    "no levels": Way(("levels",), lacks=(Missing.WORKING,)),
+    "power, levels": Way(("gpm",), lacks=(Missing.WORKING,)),
+    "gpm, levels": Way(("power",), lacks=(Missing.WORKING,)),
+    "residency alone": Way(("gpm", "power", "levels", "gauges"), lacks=(Missing.WORKING,)),
+    "no load": Way(("load",), lacks=(Missing.SLOTS,)),
+    "no load, no levels": Way(("load", "levels"), lacks=(Missing.SLOTS, Missing.WORKING)),
+    "no load, joined late": Way(("load",), _LATE_SECONDS, (Missing.SLOTS,)),
+    "log alone": Way(
+        ("gpm", "power", "levels", "gauges", "util", "gpu", "map"),
+        lacks=(Missing.GPUS, Missing.WORKING),
+    ),
 }
-"""By name: the types of lines left out."""
+"""By name."""
 
 
 def written(
@@ -27,13 +48,21 @@ def written(
 ) -> Path:
     """A recording of the scenario as that way shows it."""
     whole = folder / "whole.jsonl"
-    write_recording(scenario, seconds, whole, seed=seed, levels="levels" not in WAYS[way])
+    levels = "levels" not in WAYS[way].left_out
+    write_recording(scenario, seconds, whole, seed=seed, levels=levels)
     return kept(whole, folder / "kept.jsonl", way)
 
 
 def kept(whole: Path, path: Path, way: str) -> Path:
     """Writes what a way shows of a whole recording."""
-    left_out = set(WAYS[way])
+    left_out, late = set(WAYS[way].left_out), WAYS[way].joined_after_seconds
+    first_at: float | None = None
     with whole.open() as lines, path.open("w") as file:
-        file.writelines(line for line in lines if json.loads(line)["type"] not in left_out)
+        for line in lines:
+            record = json.loads(line)
+            at = record.get("end", record.get("t"))
+            first_at = at if first_at is None else first_at
+            seen = at is None or first_at is None or at >= first_at + late
+            if seen and record["type"] not in left_out:
+                file.write(line)
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def write_recording(
         history_seconds=seconds + 10.0,
     )
     sampler = _Sampler(simulation.driver)
-    concurrency = _concurrency(simulation.scenario)
+    concurrency = concurrency_of(simulation.scenario)
     simulation.advance(started_at + 0.001)  # what a start prints is no part of the recording
     note = simulation.scenario.name
     with RecordingWriter(path, note=note, host="demo", clock=lambda: simulation.now) as writer:
@@ -79,11 +80,8 @@ def write_recording(
                 if process in SCHEDULERS:
                     line = LogLine(SERVER, entry.at, entry.message, process.pid, process.title)
                     writer.write_log(line, entry.message)
-            for record in sampler.sample():
+            for record in sampler.sample(simulation.now):
                 writer.write(record)
-            if _throttles(simulation.scenario):
-                for gpu in range(STAGES):
-                    writer.write(_gauges(simulation.driver, gpu, simulation.now))
         truth = simulation.truth(started_at, simulation.now)
         tokens = round(truth.generated_tokens_per_second * seconds)
         end = LoadEvent(simulation.now, LoadPhase.END, concurrency, tokens, seconds, errors=0)
@@ -99,8 +97,10 @@ class _Sampler:
         self._newest_us = {(gpu, signal): 0 for gpu in range(STAGES) for signal in _NOMINAL_SECONDS}
         self._earlier: dict[int, SimulatedBuffer] = {}
 
-    def sample(self) -> Iterator[Record]:
+    def sample(self, now: float) -> Iterator[Record]:
         for gpu in range(STAGES):
+            with contextlib.suppress(DriverError):
+                yield _gauges(self._driver, gpu, now)
             for signal in _NOMINAL_SECONDS:
                 try:
                     yield from self._ring(gpu, signal)
@@ -136,11 +136,6 @@ class _Sampler:
                 metrics.tensor_ratio,
                 metrics.graphics_ratio,
             )
-
-
-def _throttles(scenario: Scenario) -> bool:
-    """Whether the driver would name what holds a card down; that scenario's gauges are written."""
-    return scenario.fault is not None and scenario.fault.throttle_reason is not None
 
 
 def _gauges(driver: SimulatedDriver, gpu: int, now: float) -> GpuGauges:
@@ -187,7 +182,7 @@ def _levels(simulation: Simulation) -> Iterator[Record]:
         )
 
 
-def _concurrency(scenario: Scenario) -> int:
+def concurrency_of(scenario: Scenario) -> int:
     return sum(
         load.concurrency if isinstance(load, ClosedLoop) else sum(load.groups)
         for load in scenario.loads

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.diagnosis.findings import CONFIDENT, Verdict
 from exporter.diagnosis.measure import measure
 from exporter.diagnosis.verdict import Diagnosis, diagnose
@@ -30,6 +31,10 @@ def journal_records(name: str) -> list[tuple[float, Record]]:
         title = entry["_CMDLINE"].decode() if "_CMDLINE" in entry else None
         found.append((at, LogLine(SERVER, at, message, pid, title)))
     return sorted(found, key=lambda each: each[0])
+
+
+def recorded(name: str) -> Diagnosis:
+    return diagnose_recording(DATA / "sglang_journal" / f"{name}.jsonl.gz").diagnosis
 
 
 def diagnosis_of(name: str) -> Diagnosis:
@@ -60,3 +65,24 @@ def test_the_default_interval_hides_the_slots_and_a_better_one_is_named() -> Non
     diagnosis = diagnosis_of("pp8_default")
     assert diagnosis.verdict is Verdict.CANNOT_TELL
     assert diagnosis.figures.slots.suggested_interval == 41
+
+
+def test_requests_that_are_spread_anew_within_the_window_count_as_all_of_them_were() -> None:
+    diagnosis = recorded("pp2_rounds")
+    assert diagnosis.verdict is Verdict.THUNDERING_HERD
+    assert diagnosis.confidence < CONFIDENT, "31 and 1 for 17 s, then 18 and 14 for 19 s"
+    assert diagnosis.figures.slots.sizes is None
+
+
+def test_rounds_of_different_sizes_are_an_uneven_split() -> None:
+    diagnosis = recorded("pp4_rounds")
+    assert diagnosis.verdict is Verdict.UNEVEN_SPLIT
+    assert diagnosis.figures.slots.effective == pytest.approx(2.3, abs=0.3), "of 1.3, 2.2 and 2.7"
+
+
+def test_a_herd_goes_before_decode_without_graphs() -> None:
+    diagnosis = recorded("pp4_herd")
+    assert diagnosis.figures.log.graph_ratio == 0.0
+    assert diagnosis.verdict is Verdict.THUNDERING_HERD
+    assert diagnosis.confidence >= CONFIDENT, "27, 2, 2 and 1 nearly all the time"
+    assert diagnosis.also == (), "what graphs would give is not known without GPUs"

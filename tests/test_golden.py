@@ -46,13 +46,15 @@ def recording_of(journal: str, path: Path) -> Path:
     return path
 
 
-@pytest.fixture(name="shown", params=(*RECORDINGS, *JOURNALS))
-def fixture_shown(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+@pytest.fixture(name="shown", scope="module", params=(*RECORDINGS, *JOURNALS))
+def fixture_shown(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, str]:
     """The name of a case and what `replay --once` prints of it."""
     name = request.param
     path = DATA / "recordings" / f"{name}.jsonl.gz"
     if name in JOURNALS:
-        path = recording_of(name, tmp_path / f"{name}.jsonl")
+        path = recording_of(name, tmp_path_factory.mktemp(name) / "recording.jsonl")
     text = replay_once(path)
     return name, re.sub(r'(python_version|version)="[^"]*"', r'\1="…"', text)
 

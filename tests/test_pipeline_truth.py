@@ -1,7 +1,9 @@
 """Recordings with known truth, from the file to the counters that Prometheus sees."""
 
+import functools
 import gzip
 import json
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -21,8 +23,9 @@ def without(*types: str) -> Keep:
     return lambda line: line["type"] not in types
 
 
+EVERYTHING = without()
 WITH_LEVELS: dict[str, Keep] = {
-    "everything": without(),
+    "everything": EVERYTHING,
     "power and residency": without("gpm"),
     "gpm and residency": without("power"),
 }
@@ -33,12 +36,13 @@ WITHOUT_LEVELS: dict[str, Keep] = {
 }
 
 
-def replayed(path: Path, keep: Keep, folder: Path) -> Metrics:
+@functools.cache
+def replayed(path: Path, keep: Keep) -> Metrics:
     """The metrics at the end of the lines kept."""
-    kept = folder / "kept.jsonl"
-    with gzip.open(path, "rt") as lines, kept.open("w") as file:
-        file.writelines(line for line in lines if keep(json.loads(line)))
-    return Metrics.parse(replay_once(kept))
+    with gzip.open(path, "rt") as lines, tempfile.NamedTemporaryFile("w", suffix=".jsonl") as kept:
+        kept.writelines(line for line in lines if keep(json.loads(line)))
+        kept.flush()
+        return Metrics.parse(replay_once(Path(kept.name)))
 
 
 def share(metrics: Metrics, pp_rank: int, state: str) -> float:
@@ -62,10 +66,8 @@ def ranks(name: str) -> Iterable[tuple[int, float, float]]:
 
 @pytest.mark.parametrize("evidence", WITH_LEVELS)
 @pytest.mark.parametrize("name", TRUTH)
-def test_working_and_waiting_shares_are_the_true_ones(
-    name: str, evidence: str, tmp_path: Path
-) -> None:
-    metrics = replayed(DATA / "recordings" / f"{name}.jsonl.gz", WITH_LEVELS[evidence], tmp_path)
+def test_working_and_waiting_shares_are_the_true_ones(name: str, evidence: str) -> None:
+    metrics = replayed(DATA / "recordings" / f"{name}.jsonl.gz", WITH_LEVELS[evidence])
     bound = 0.02 if evidence == "everything" else 0.03
     for pp_rank, working, waiting in ranks(name):
         assert share(metrics, pp_rank, "working") == pytest.approx(working, abs=bound)
@@ -79,10 +81,10 @@ def test_working_and_waiting_shares_are_the_true_ones(
 @pytest.mark.parametrize("evidence", WITHOUT_LEVELS)
 @pytest.mark.parametrize("name", TRUTH)
 def test_without_known_levels_a_share_is_true_or_called_an_upper_bound(
-    name: str, evidence: str, tmp_path: Path
+    name: str, evidence: str
 ) -> None:
     path = DATA / "recordings" / f"{name}.jsonl.gz"
-    metrics = replayed(path, WITHOUT_LEVELS[evidence], tmp_path)
+    metrics = replayed(path, WITHOUT_LEVELS[evidence])
     for pp_rank, working, _ in ranks(name):
         stage = {"pp_rank": str(pp_rank)}
         bound = metrics.total("stage_seconds_total", method="residency", **stage)
@@ -93,8 +95,8 @@ def test_without_known_levels_a_share_is_true_or_called_an_upper_bound(
 
 
 @pytest.mark.parametrize("name", TRUTH)
-def test_effective_microbatches_are_the_true_ones(name: str, tmp_path: Path) -> None:
-    metrics = replayed(DATA / "recordings" / f"{name}.jsonl.gz", without(), tmp_path)
+def test_effective_microbatches_are_the_true_ones(name: str) -> None:
+    metrics = replayed(DATA / "recordings" / f"{name}.jsonl.gz", EVERYTHING)
     assert metrics.value("effective_microbatches") == pytest.approx(
         TRUTH[name]["effective_microbatches"], rel=0.1
     )
@@ -102,8 +104,8 @@ def test_effective_microbatches_are_the_true_ones(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", TRUTH)
-def test_the_number_of_active_stages_has_the_mean_of_the_shares(name: str, tmp_path: Path) -> None:
-    metrics = replayed(DATA / "recordings" / f"{name}.jsonl.gz", without(), tmp_path)
+def test_the_number_of_active_stages_has_the_mean_of_the_shares(name: str) -> None:
+    metrics = replayed(DATA / "recordings" / f"{name}.jsonl.gz", EVERYTHING)
     seconds = [metrics.value("active_stages_seconds_total", stages=str(k)) or 0 for k in range(9)]
     observed = metrics.total("stage_seconds_total", pp_rank="0")
     assert sum(seconds) == pytest.approx(observed, rel=0.01)
@@ -111,8 +113,8 @@ def test_the_number_of_active_stages_has_the_mean_of_the_shares(name: str, tmp_p
     assert mean == pytest.approx(8 * TRUTH[name]["occupancy"], abs=0.16)
 
 
-def test_on_a_real_card_with_nobody_to_wait_for_work_is_residency(tmp_path: Path) -> None:
-    metrics = replayed(H200 / "sglang-graphs.jsonl.gz", without(), tmp_path)
+def test_on_a_real_card_with_nobody_to_wait_for_work_is_residency() -> None:
+    metrics = replayed(H200 / "sglang-graphs.jsonl.gz", EVERYTHING)
     resident = metrics.total("gpu_resident_seconds_total") / metrics.total(
         "gpu_observed_seconds_total", signal="utilization"
     )
@@ -120,7 +122,7 @@ def test_on_a_real_card_with_nobody_to_wait_for_work_is_residency(tmp_path: Path
     assert metrics.value("stage_bubble_seconds_total") > 10, "the compile stall of 11 s"
 
 
-def test_a_server_without_graphs_works_a_fifth_of_the_time_it_claims(tmp_path: Path) -> None:
-    metrics = replayed(H200 / "sglang-graph-off.jsonl.gz", without(), tmp_path)
+def test_a_server_without_graphs_works_a_fifth_of_the_time_it_claims() -> None:
+    metrics = replayed(H200 / "sglang-graph-off.jsonl.gz", EVERYTHING)
     assert share(metrics, 0, "working") < 0.25
     assert metrics.value("stage_bubble_seconds_total") > 51, "the compile stall of 51 s"

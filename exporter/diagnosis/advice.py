@@ -207,8 +207,15 @@ def _show_working(figures: Figures) -> list[str]:
 
 
 _SHOWS: dict[Missing, Callable[[Figures], list[str]]] = {
-    Missing.LOAD: lambda _: ["a steady load of known concurrency, 30 s of warm-up and 60 s more"],
-    Missing.LINES: lambda _: ["--log-level info: the batch lines are not printed above it"],
+    Missing.LOAD: lambda figures: [
+        f"diagnose --url URL --sweep 1,{figures.concurrency or 32}: a steady load of known "
+        "concurrency, 30 s of warm-up and 60 s more, and a single stream beside it"
+    ],
+    Missing.LINES: lambda _: [
+        "is this the log of the server? `systemctl list-units 'sglang*'` names its unit; batch "
+        "lines look like `[2026-11-30 12:00:00 PP3] Decode batch, #running-req: 8, …`",
+        "--log-level info: the batch lines are not printed above it",
+    ],
     Missing.SLOTS: _show_slots,
     Missing.WORKING: _show_working,
     Missing.GPUS: lambda _: ["run on the host of the GPUs, with NVIDIA's driver library"],
@@ -217,5 +224,20 @@ _SHOWS: dict[Missing, Callable[[Figures], list[str]]] = {
     ],
     Missing.STAGES: lambda _: ["diagnose on every node: this one sees its own stages alone"],
     Missing.GRAPHS: lambda _: ["a version from 0.4.6.post4 on prints `cuda graph` on decode lines"],
-    Missing.PREFILL: lambda _: ["a longer load: the share of prefill shows in differing gaps"],
+    Missing.PREFILL: lambda figures: (
+        []
+        if figures.time_resolution_seconds
+        else ["a longer load: the share of prefill shows in differing gaps"]
+    ),
+    Missing.TIMES: lambda _: [
+        "SGLANG_LOG_MS=1 stamps milliseconds (from 0.5.6 on); an export of the journal has them in "
+        "any case: journalctl -u UNIT -o json --all"
+    ],
+    Missing.CONCURRENCY: lambda _: [
+        "--concurrency N beside --log, if it is known what the clients kept in flight"
+    ],
+    Missing.ARGUMENTS: lambda _: [
+        "the log from the server's start on: its line `server_args=` has pp_size and "
+        "decode_log_interval (an export of the journal: with --all)"
+    ],
 }

@@ -88,6 +88,10 @@ class Figures:
     window_started_at: float | None = None
     window_ended_at: float | None = None
     window_chosen_by: str | None = None
+    lines_seen: int | None = None
+    """Batch lines of this pipeline, in and out of the window; `None` where there was no log."""
+    time_resolution_seconds: float = 0.0
+    """How fine the instants of these lines are; 0: finer than anything asked of them."""
     facts: Mapping[str, FactValue] = field(default_factory=dict)
     pp_size: int | None = None
     """Stages of the whole pipeline."""
@@ -95,6 +99,9 @@ class Figures:
     """Those that are seen from here."""
     concurrency: int | None = None
     """Requests a driver keeps in flight."""
+    counted_requests: int | None = None
+    """Requests in the slots by their prefill lines since the stages were idle, where no load is
+    known."""
     stages: tuple[StageFigures, ...] = ()
     log: LogFigures = field(default_factory=LogFigures)
     slots: SlotFigures = field(default_factory=SlotFigures)

@@ -42,6 +42,9 @@ class Missing(StrEnum):
     STAGES = "the stages on other nodes"
     GRAPHS = "whether decode runs as CUDA graphs"
     PREFILL = "the share of prefill"
+    TIMES = "times finer than a second: gaps and stops below that do not show"
+    CONCURRENCY = "how many requests the clients kept in flight"
+    ARGUMENTS = "the arguments the server was started with"
 
 
 @dataclass(frozen=True, slots=True)

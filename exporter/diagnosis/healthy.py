@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.findings import Evidence, Finding, Missing, Verdict
-from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio
+from exporter.diagnosis.slot_hypotheses import (
+    FILLED_RATIO,
+    filled_ratio,
+    rests_on_count,
+    slots_source,
+)
 from exporter.thresholds import FULL_POOL_RATIO
 
 _WORKS_WELL = 0.85
@@ -15,7 +20,8 @@ _WORKS = 0.75
 _ALIKE = 0.88
 _RESIDENT = 0.9
 _BY_LOG = 0.55
-"""Even slots, no queue, no full pool: all that a log without GPUs can say for a pipeline."""
+"""Even slots, no queue, no full pool: all that the log of a server without GPUs can say. Where there
+are GPUs and they are not seen, a slow stage, slow transfers and launch gaps print the same."""
 _SILENT_GAPS, _SILENT_SECONDS = 4.0, 0.8
 _LEAST_WORK = 0.4
 """Least proven work of stages that a healthy verdict without known levels asks for."""
@@ -53,10 +59,8 @@ def _pipeline(figures: Figures) -> tuple[float, tuple[Evidence, ...]]:
     filled = filled_ratio(figures)
     evidence = []
     if filled is not None:
-        source = f"decode lines; {figures.slots.active_from}"
-        evidence.append(
-            Evidence("filled_slots_ratio", round(filled, 2), f">= {FILLED_RATIO:g}", source)
-        )
+        expected, source = f">= {FILLED_RATIO:g}", slots_source(figures)
+        evidence.append(Evidence("filled_slots_ratio", round(filled, 2), expected, source))
     pool = figures.log.pool_ratio
     if pool is not None:
         evidence.append(
@@ -74,7 +78,8 @@ def _pipeline(figures: Figures) -> tuple[float, tuple[Evidence, ...]]:
             return 0.3, tuple(evidence)  # full, but perhaps of batches that are too small
         if filled is None:
             return (0.75 if full else 0.3), tuple(evidence)
-        return (0.9 if full else 0.72 if occupancy >= _WORKS else 0.3), tuple(evidence)
+        partly = 0.3 if occupancy < _WORKS else 0.65 if rests_on_count(figures) else 0.72
+        return (0.9 if full else partly), tuple(evidence)
     return _unmeasured(figures, filled), tuple(evidence)
 
 
@@ -85,7 +90,8 @@ def _unmeasured(figures: Figures, filled: float | None) -> float:
     if filled is None or filled < FILLED_RATIO:
         return 0.2
     if resident is None and not figures.stages:
-        return _BY_LOG if _prints_evenly(figures) else 0.3
+        alone = figures.facts.get("device") == "cpu"
+        return _BY_LOG if alone and _prints_evenly(figures) else 0.3
     if resident is None or resident < _RESIDENT:
         return 0.2
     if not likeness or min(likeness.values()) < _ALIKE:

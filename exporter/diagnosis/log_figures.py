@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,11 +19,15 @@ _REQUEST_POOLS = ("kv", "full", "swa", "mamba")
 
 
 def log_figures(
-    batches: Sequence[Batch], events: Sequence[ServerEvent], stops: Sequence[Span] = ()
+    batches: Sequence[Batch],
+    events: Sequence[ServerEvent],
+    stops: Sequence[Span] = (),
+    resolution_seconds: float = 0.0,
 ) -> LogFigures:
     """The figures of the stage that printed most: all stages print copies of the same lines.
 
-    `stops` are stretches in which no stage had a kernel: no prefill took that time.
+    `stops` are stretches in which no stage had a kernel: no prefill took that time. With stamps of
+    whole seconds, gaps between lines say nothing of prefill, and silences count in whole seconds.
     """
     lines = one_stage(batches)
     decodes = [batch for batch in lines if batch.mode is Mode.DECODE]
@@ -35,13 +40,19 @@ def log_figures(
         pool_ratio=_mean([_fullest(b) for b in decodes]),
         retracted_requests=_retracted(events),
         tokens_per_second=_tokens_per_second(decodes),
-        prefill_ratio=prefill_ratio(lines, stops),
+        prefill_ratio=None if resolution_seconds else prefill_ratio(lines, stops),
         prefill_tokens_per_second=_prefill_rate(lines),
         forward_occupancy_ratio=_mean([b.forward_occupancy_ratio for b in batches]),
-        silent_seconds=max(
-            (after.logged_at - before.logged_at for before, after in pairwise(lines)), default=None
-        ),
+        silent_seconds=_silent_seconds(lines, resolution_seconds),
     )
+
+
+def _silent_seconds(lines: Sequence[Batch], resolution_seconds: float) -> float | None:
+    gaps = (after.logged_at - before.logged_at for before, after in pairwise(lines))
+    longest = max(gaps, default=None)
+    if longest is None or not resolution_seconds:
+        return longest
+    return math.floor(longest / resolution_seconds) * resolution_seconds
 
 
 def one_stage(batches: Sequence[Batch]) -> list[Batch]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from exporter.diagnosis.comparisons import against_reference, likeness
+from exporter.diagnosis.counted_requests import counted_requests
 from exporter.diagnosis.figures import Figures
+from exporter.diagnosis.likeness import against_reference, likeness
 from exporter.diagnosis.log_figures import log_figures, one_stage
 from exporter.diagnosis.slots_in_window import effective_at_most, slots_in_window
 from exporter.diagnosis.stage_figures import stage_figures
@@ -35,6 +36,7 @@ def measure(watch: Watch, key: PipelineKey) -> Figures:
             pp_size=_pp_size(watch, key, facts),
             local_stages=len(watch.stage_gpus(key)) or None,
             stopped_outside_seconds=stopped_outside(watch, key, None),
+            lines_seen=len(watch.batches.get(key, ())),
         )
     return figures_in(watch, key, window)
 
@@ -57,7 +59,9 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
         facts=dict(facts),
         pp_size=_pp_size(watch, key, facts),
         concurrency=window.concurrency,
-        log=log_figures(batches, events, found),
+        lines_seen=len(watch.batches.get(key, ())),
+        time_resolution_seconds=watch.time_resolution_seconds,
+        log=log_figures(batches, events, found, watch.time_resolution_seconds),
         stopped_ratio=stopped,
         paused_ratio=paused,
         longest_stop_seconds=longest,
@@ -65,9 +69,12 @@ def figures_in(watch: Watch, key: PipelineKey, window: Window) -> Figures:
         single_stream_tokens_per_second=watch.references.get(1),
     )
     figures, varied = _with_stages(figures, watch, key, span)
-    slots = slots_in_window(batches, facts, window, _activity(figures, varied))
+    counted = None if window.concurrency is not None else counted_requests(watch, key, span)
+    slots = slots_in_window(batches, facts, window, _activity(figures, varied), counted)
     most = effective_at_most(slots, one_stage(batches))
-    return against_reference(replace(figures, slots=slots, effective_at_most=most))
+    return against_reference(
+        replace(figures, slots=slots, effective_at_most=most, counted_requests=counted)
+    )
 
 
 def _with_stages(

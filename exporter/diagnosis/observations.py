@@ -24,9 +24,21 @@ def observations(figures: Figures) -> tuple[Evidence, ...]:
 def _scaling(figures: Figures) -> Evidence | None:
     """F = X_C / (P X_1): what the load reaches of as many single streams as there are stages."""
     scaling, stages = figures.scaling_ratio, figures.pp_size
-    if scaling is None:
+    if scaling is None or stages is None:
         return None
-    source = f"output over {stages} single streams; about 1 fits a full pipeline whose batches gain nothing, and a herd whose batches do"
+    if stages == 1:
+        source = "output over a single stream: what batching gives without stages to fill"
+    else:
+        source = (
+            f"output over {stages} single streams; about 1 fits a full pipeline whose batches gain "
+            "nothing, and bursts in few micro-batches, which do"
+        )
+        streams, single = figures.concurrency, figures.single_stream_tokens_per_second
+        if streams is not None and streams > stages and single is not None:
+            source += (
+                f"; if {streams / stages:.2g} requests took a stage no longer than one, an even "
+                f"split would give {streams * single:.0f} tokens/s"
+            )
     return Evidence("scaling_ratio", round(scaling, 3), "> 1", source, scaling > 1.0)
 
 
@@ -55,12 +67,26 @@ def _power_steps(stages: Sequence[StageFigures]) -> Evidence | None:
         else f"{run[0].pp_rank}: {_mean_watts(run):.0f} W"
         for run in runs
     )
-    alone = " and lm_head on the last" if len(runs[-1]) == 1 else ""
+    drawn_by = [stage.watts for stage in stages if stage.watts is not None]
+    mean, most = fmean(drawn_by), max(drawn_by)
     source = (
-        f"stages {drawn}; fits the default split, in which later stages take the left-over "
-        f"layers{alone}; power alone does not tell work from waiting"
+        f"stages {drawn}; the last draws {100 * (drawn_by[-1] / mean - 1):.0f} % above the mean "
+        f"(mean over highest {mean / most:.2f}); {_split_fitting(runs)}power alone does not tell "
+        "work from waiting"
     )
     return Evidence("power_steps", "-".join(str(len(run)) for run in runs), "one", source, False)
+
+
+def _split_fitting(runs: Sequence[Sequence[StageFigures]]) -> str:
+    """The layer split that such steps fit: SGLang gives left-over layers to the last stages."""
+    lone_last = len(runs) > 1 and len(runs[-1]) == 1
+    counts = [len(run) for run in (runs[:-1] if lone_last else runs)]
+    if len(counts) > 2:
+        return ""
+    layers = ["7"] * counts[0] + ["8"] * sum(counts[1:])
+    layers += layers[-1:] * lone_last
+    head = " plus lm_head on the last" if lone_last else ""
+    return f"fits a layer split such as {','.join(layers)}{head}; "
 
 
 def _mean_watts(run: Sequence[StageFigures]) -> float:
@@ -74,7 +100,8 @@ def _momentary_spread(stages: Sequence[StageFigures]) -> Evidence | None:
         return None
     spread = max(known) - min(known)
     source = (
-        "one reading of each GPU: an instant, which a herd, an uneven split and chance spread "
-        "alike; only means over 30 s show a lasting difference"
+        f"one reading of each GPU, {100 * min(known):.0f} to {100 * max(known):.0f} %: an instant, "
+        "which a herd, an uneven split and chance spread alike; only means over 30 s show a lasting "
+        "difference"
     )
     return Evidence("momentary_spread", round(spread, 2), f"< {_WIDE_SPREAD:g}", source, False)

@@ -74,9 +74,16 @@ def _head(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
         )
     rate = figures.log.tokens_per_second
     if rate is not None:
-        scaling = figures.scaling_ratio
-        alone = "" if scaling is None else f"; {scaling:.2f} of {figures.pp_size} single streams"
-        yield f"output  {rate:.0f} tokens/s{alone}"
+        yield f"output  {rate:.0f} tokens/s{_alone(figures)}"
+
+
+def _alone(figures: Figures) -> str:
+    scaling = figures.scaling_ratio
+    if scaling is None:
+        return ""
+    if figures.pp_size == 1:
+        return f"; {scaling:.3g} times a single stream"
+    return f"; {scaling:.2f} of {figures.pp_size} single streams"
 
 
 def _what(figures: Figures) -> str:
@@ -121,11 +128,25 @@ def _stages(figures: Figures, color: bool) -> Iterator[str]:
         if figures.measured:
             shares = f"{_share(stage.working_ratio)}  {_share(stage.waiting_ratio)}"
         else:
-            shares = f"{_share(stage.working_at_most_ratio)}       "
+            shares = f"{_resident(stage)}      "
         yield (
             f"{stage.pp_rank:>5}  {gpus:<7}{shares}  {_share(stage.idle_ratio)}  {watts:>7}  "
             f"{stage_bar(stage)}"
         ).rstrip()
+    if any(_is_momentary(stage) for stage in figures.stages):
+        yield "* one reading at an instant"
+
+
+def _resident(stage: StageFigures) -> str:
+    if _is_momentary(stage):
+        return f"{_share(stage.momentary_utilization_ratio)}*"
+    return f"{_share(stage.working_at_most_ratio)} "
+
+
+def _is_momentary(stage: StageFigures) -> bool:
+    """Whether nothing better than a single reading of the polled gauge is known."""
+    known = stage.working_ratio, stage.working_at_most_ratio
+    return known == (None, None) and stage.momentary_utilization_ratio is not None
 
 
 def _share(ratio: float | None) -> str:
@@ -146,7 +167,10 @@ def _slots(figures: Figures) -> Iterator[str]:
         return
     yield ""
     if slots.sizes is None:
-        yield from wrapped(f"not observable: {slots.reason}", "slots   ")
+        told = f"not observable: {slots.reason}"
+        if slots.effective is not None:
+            told = f"{slots.effective:.2g} of {slots.slots} in effect: {slots.active_from}"
+        yield from wrapped(told, "slots   ")
         return
     sizes = [*slots.sizes, *[0] * (slots.slots - len(slots.sizes))]
     yield from wrapped(" ".join(map(str, sizes)), "slots   ")

@@ -12,7 +12,7 @@ from exporter.diagnosis.findings import (
     excluded,
     undecided,
 )
-from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio
+from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio, less_sure_by_count
 from exporter.diagnosis.slots_in_window import BY_WORKING
 from exporter.thresholds import FULL_POOL_RATIO, THRESHOLDS
 
@@ -61,7 +61,7 @@ def host_bound(figures: Figures) -> Finding:
     if not ready.supports:
         return excluded(verdict, *evidence)
     clear = idle >= _IDLE and (figures.log.prefill_ratio or 0.0) < _PREFILL
-    return Finding(verdict, 0.8 if clear else 0.4, evidence, gain)
+    return less_sure_by_count(Finding(verdict, 0.8 if clear else 0.4, evidence, gain), figures)
 
 
 def _timer_evidence(figures: Figures) -> Evidence | None:
@@ -96,6 +96,8 @@ def graph_off(figures: Figures) -> Finding:
     """Decode batches are launched kernel by kernel."""
     verdict, ratio = Verdict.GRAPH_OFF, figures.log.graph_ratio
     source = "decode lines"
+    if figures.facts.get("device") == "cpu":
+        return excluded(verdict)  # nothing is launched on a card
     if ratio is None:
         if figures.facts.get("disable_cuda_graph") is not True:
             missing = () if figures.facts.get("disable_cuda_graph") is False else (Missing.GRAPHS,)
@@ -108,7 +110,7 @@ def graph_off(figures: Figures) -> Finding:
         return excluded(verdict, evidence)
     idle = idle_between_batches(figures)
     if idle is None:
-        # A CPU server prints the same; and without GPUs nothing shows what it costs.
+        # Nothing shows what it costs; and a CPU server prints the same.
         why = (
             "unknown: no GPU is seen; on an H200 kernels ran in a fifth of the time without graphs"
         )

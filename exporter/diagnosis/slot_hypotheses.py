@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.findings import (
     Evidence,
@@ -12,7 +14,7 @@ from exporter.diagnosis.findings import (
     excluded,
     undecided,
 )
-from exporter.diagnosis.slots_in_window import BY_MOMENTS, BY_WORKING
+from exporter.diagnosis.slots_in_window import BY_MOMENTS, BY_PERIOD, BY_WORKING
 from exporter.thresholds import HIGH_BUBBLE_RATIO, LEAST_BATCH_REQUESTS, THRESHOLDS
 
 FILLED_RATIO = 0.8
@@ -25,6 +27,7 @@ _SMALL_BATCH = 4.0
 _BY_WORKING = 0.6
 _SUSPECTED = 0.4
 _NEAR_BOUND = 0.65
+_BY_COUNT = 0.65
 _ESTIMATED = 0.25  # how far an estimate may be from the truth while requests come and go
 
 
@@ -47,9 +50,38 @@ def _slots_evidence(figures: Figures, expected: str, *, supports: bool = True) -
         "effective_microbatches",
         None if value is None else round(value, 2),
         expected,
-        f"decode lines; {figures.slots.active_from or figures.slots.reason}",
+        slots_source(figures),
         supports,
     )
+
+
+def rests_on_count(figures: Figures) -> bool:
+    """Whether the filled slots are as many as counted requests need.
+
+    Requests that were answered at once are counted too, so fewer slots may be filled; but no more:
+    a herd or too few clients are not in doubt.
+    """
+    return figures.counted_requests is not None and figures.slots.active_from != BY_PERIOD
+
+
+def less_sure_by_count(finding: Finding, figures: Figures) -> Finding:
+    """The same finding, not confident where its filled slots rest on counted requests."""
+    if not rests_on_count(figures):
+        return finding
+    missing = (*finding.missing, Missing.SLOTS)
+    return replace(finding, score=min(finding.score, _BY_COUNT), missing=missing)
+
+
+def slots_source(figures: Figures) -> str:
+    """Where the sizes of the slots are known from, for people."""
+    source, counted = (
+        f"decode lines; {figures.slots.active_from or figures.slots.reason}",
+        figures.counted_requests,
+    )
+    if counted is None:
+        return source
+    by_count = f"{counted} requests, counted by their prefill since the stages were idle,"
+    return source.replace("known concurrency", by_count)
 
 
 def _bubble_evidence(figures: Figures, least: float) -> Evidence | None:
@@ -132,7 +164,7 @@ def uneven_split(figures: Figures) -> Finding:
     if slots.active_from == BY_WORKING and len(set(slots.sizes or ())) <= 1:
         # Nothing uneven is seen, only fewer working stages than slots: gaps of the host, as likely.
         return Finding(verdict, _SUSPECTED, evidence, _even_gain(figures), (Missing.SLOTS,))
-    return Finding(verdict, score, evidence, _even_gain(figures))
+    return less_sure_by_count(Finding(verdict, score, evidence, _even_gain(figures)), figures)
 
 
 def _uneven_at_least(figures: Figures) -> Finding:
@@ -181,7 +213,8 @@ def over_split(figures: Figures) -> Finding:
     ratio, why = gain, "pass times fitted to the present load and a single stream"
     if ratio is None and many:
         ratio, why = active / stages, "a pass takes as long with twice the requests: an upper bound"
-    return Finding(verdict, score, tuple(evidence), Gain(ratio, why))
+    finding = Finding(verdict, score, tuple(evidence), Gain(ratio, why))
+    return less_sure_by_count(finding, figures)
 
 
 def client_limited(figures: Figures) -> Finding:

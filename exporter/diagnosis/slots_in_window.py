@@ -14,7 +14,8 @@ from itertools import pairwise
 from statistics import fmean
 
 from exporter.diagnosis.log_figures import one_stage
-from exporter.diagnosis.steady_window import Window
+from exporter.diagnosis.steady_window import LEAST_SECONDS, Window
+from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.pipeline.figures import SlotFigures
 from exporter.pipeline.micro_batches import Activity, SlotObserver
 from exporter.pipeline.server_facts import count_of
@@ -22,6 +23,7 @@ from exporter.records import Batch, FactValue, LoadEvent, LoadPhase, Mode
 
 BY_WORKING = "mean number of working stages"
 """Evidence for the number of active slots that launch gaps make too low."""
+BY_PERIOD = "period of the batch sizes"
 BY_THROUGHPUT = "known concurrency over the mean batch by the printed throughput"
 BY_MOMENTS = "known concurrency over the mean square of the batch sizes"
 
@@ -30,6 +32,7 @@ _AGREES = 0.15
 _NEAR_WHOLE = 0.2  # how near N / mean b must be to a whole number of slots
 _SAME_SIZE = 0.06
 _LEAST_LINES = 3
+_LOOK_SECONDS = 1.0
 
 
 def slots_in_window(
@@ -37,20 +40,61 @@ def slots_in_window(
     facts: Mapping[str, FactValue],
     window: Window,
     activity: Activity | None,
+    counted: int | None = None,
 ) -> SlotFigures:
-    """The slots by the lines of this window alone."""
+    """The slots by the lines of this window alone.
+
+    `counted`: requests in the slots by their prefill lines, where no load is known.
+    """
     observer = SlotObserver()
+    if window.concurrency is None and counted is not None:
+        window = replace(window, concurrency=counted + round(_queued(one_stage(batches))))
     if window.concurrency is not None:
         observer.fold_load(LoadEvent(window.start, LoadPhase.START, window.concurrency))
     for batch in batches:
         observer.fold_batch(batch)
     figures = observer.figures(facts, activity, window.end)
     surer = figures.active is not None and figures.active_from != BY_WORKING
-    if surer or window.concurrency is None or figures.slots is None:
+    if window.concurrency is None or figures.slots is None:
         return figures
     lines = one_stage(batches)
+    if surer:
+        return _of_all_rounds(figures, lines, facts, window)
     found = _by_throughput(figures, lines, facts, window.concurrency)
     return found if found.effective is not None else _by_moments(found, lines, facts, window)
+
+
+def telling_window(watch: Watch, key: PipelineKey, window: Window) -> Window | None:
+    """The longest part of a window in which the lines show how requests are spread, at its end too.
+
+    Requests that come and go hide it in between. `None` if it shows nowhere long enough.
+    """
+    facts = watch.facts.get(key[0], {})
+    observer = SlotObserver()
+    if window.concurrency is not None:
+        observer.fold_load(LoadEvent(window.start, LoadPhase.START, window.concurrency))
+    stretches: list[list[float]] = []
+    shows = False
+    looked_at = window.start
+    for batch in watch.batches.get(key, ()):
+        if not window.start <= batch.logged_at <= window.end:
+            continue
+        observer.fold_batch(batch)
+        if batch.logged_at - looked_at < _LOOK_SECONDS:
+            continue
+        looked_at, showed = batch.logged_at, shows
+        shows = observer.figures(facts, None, looked_at).effective is not None
+        if shows and showed:
+            stretches[-1][1] = looked_at
+        elif shows:
+            stretches.append([looked_at, looked_at])
+    longest = max(stretches, key=lambda s: s[1] - s[0], default=[0.0, 0.0])
+    if longest[1] - longest[0] < LEAST_SECONDS:
+        return None
+    told = "while the lines show how requests are spread"
+    return replace(
+        window, start=longest[0], end=longest[1], chosen_by=f"{window.chosen_by}, {told}"
+    )
 
 
 def mean_slot_requests(lines: Sequence[Batch], interval: int) -> float | None:
@@ -76,8 +120,7 @@ def _by_throughput(
     decodes = [line for line in lines if line.mode is Mode.DECODE]
     if mean is None or interval is None or not mean > 0.0 or slots is None:
         return figures
-    queued = sum(line.queued_reqs or 0 for line in decodes) / len(decodes)
-    count = (concurrency - queued) / mean
+    count = (concurrency - _queued(lines)) / mean
     active = round(count)
     if abs(count - active) > max(_NEAR_WHOLE, 0.02 * active) or not 1 <= active <= slots:
         return figures
@@ -128,7 +171,7 @@ def _by_moments(
         of_all = mean_slot_requests(lines, interval)
         if of_all is None or abs(of_all - mean) > _AGREES * of_all:
             return figures
-    requests = (window.concurrency or 0) - fmean(line.queued_reqs or 0 for line in decodes)
+    requests = (window.concurrency or 0) - _queued(lines)
     if requests < 1.0:
         return figures
     effective = min(max(requests * mean / square, 1.0), float(slots), requests)
@@ -141,6 +184,29 @@ def _by_moments(
         running_requests=requests,
         reason=None,
     )
+
+
+def _queued(lines: Sequence[Batch]) -> float:
+    """Mean queue of the decode lines."""
+    waiting = [line.queued_reqs or 0 for line in lines if line.mode is Mode.DECODE]
+    return fmean(waiting) if waiting else 0.0
+
+
+def _of_all_rounds(
+    figures: SlotFigures, lines: Sequence[Batch], facts: Mapping[str, FactValue], window: Window
+) -> SlotFigures:
+    """The figures of the newest lines, or of all where the requests were spread otherwise before.
+
+    Answers of one length end together, and those who asked fall into the slots anew as it happens.
+    """
+    if figures.effective is None or not figures.active:
+        return figures
+    decodes = [line for line in lines if line.mode is Mode.DECODE and line.running_reqs]
+    passes = decodes[len(decodes) % figures.active :]
+    found = _by_moments(figures, passes, facts, window)
+    if abs((found.effective or 0.0) - figures.effective) <= _AGREES * figures.effective:
+        return figures
+    return replace(found, sizes=None)
 
 
 def effective_at_most(figures: SlotFigures, lines: Sequence[Batch]) -> float | None:

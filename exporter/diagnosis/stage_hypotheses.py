@@ -14,7 +14,7 @@ from exporter.diagnosis.findings import (
     excluded,
     undecided,
 )
-from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio
+from exporter.diagnosis.slot_hypotheses import FILLED_RATIO, filled_ratio, less_sure_by_count
 from exporter.thresholds import THRESHOLDS
 
 _SKEW = THRESHOLDS["StageSkewHigh"].value
@@ -78,7 +78,8 @@ def stage_imbalance(figures: Figures) -> Finding:
         return excluded(verdict, *evidence)
     gain = Gain(1.0 / figures.balance_ratio, "the stage's excess is shared out over all stages")
     stages = figures.pp_size or 0
-    hidden = slow.pp_rank < stages - 1 and slow.throttled_ratio is None and stages > 2
+    unread = slow.throttled_ratio is None
+    hidden = unread and slow.pp_rank < stages - 1 and stages > 2
     if not limits:
         score = 0.4
     elif figures.skew_ratio < _SKEW:
@@ -86,13 +87,26 @@ def stage_imbalance(figures: Figures) -> Finding:
     else:
         # An inner stage has no lm_head: its card may be throttled, which nothing here shows.
         score = _UNSURE if hidden else 0.9
-    missing = (Missing.THROTTLING,) if hidden else ()
+    missing = (Missing.THROTTLING,) if unread else ()
     return Finding(verdict, score, evidence, gain, missing)
 
 
+def _others_wait(figures: Figures) -> bool:
+    """Whether most stages are measured to wait, and not the one that draws most.
+
+    Then one signal is enough to say for which: it has no stage to wait for.
+    """
+    known = {s.pp_rank: s.working_ratio for s in figures.stages if s.working_ratio is not None}
+    others = [share for rank, share in known.items() if rank != figures.likeness_leader]
+    leader = known.get(figures.likeness_leader, 1.0) if figures.likeness_leader is not None else 0.0
+    most = 2 * len(others) >= len(figures.stages) > 2
+    return most and leader >= _LIMIT_WORKING and max(others) <= leader - _SKEW
+
+
 def _imbalance_by_likeness(figures: Figures) -> Finding:
+    """By what the cards read, where not every stage is measured."""
     verdict, likeness = Verdict.STAGE_IMBALANCE, figures.stage_likeness
-    if len(likeness) < 2:
+    if not likeness or (len(likeness) < 2 and not _others_wait(figures)):
         return undecided(verdict, Missing.WORKING if figures.stages else Missing.GPUS)
     evidence = tuple(
         Evidence(
@@ -108,7 +122,9 @@ def _imbalance_by_likeness(figures: Figures) -> Finding:
         return excluded(verdict, *evidence)
     if max(likeness.values()) < _UNLIKE and figures.likeness_leader is not None:
         gain = Gain(1.0 / max(likeness.values()), "what a card reads grows with its work alone")
-        return Finding(verdict, 0.6, evidence, gain, (Missing.WORKING,))
+        unread = all(stage.throttled_ratio is None for stage in figures.stages)
+        throttling = (Missing.THROTTLING,) if unread else ()
+        return Finding(verdict, 0.6, evidence, gain, (Missing.WORKING, *throttling))
     return Finding(verdict, 0.0, evidence, missing=(Missing.WORKING,))
 
 
@@ -163,7 +179,7 @@ def transfer_bound(figures: Figures) -> Finding:
     if not enough:
         return excluded(verdict, *evidence)
     gain = Gain(1.0 / highest, "hand-overs take no time beside the passes")
-    return Finding(verdict, 0.85, tuple(evidence), gain)
+    return less_sure_by_count(Finding(verdict, 0.85, tuple(evidence), gain), figures)
 
 
 def gpu_fault(figures: Figures) -> Finding:

@@ -94,13 +94,15 @@ class Diagnosis:
 def diagnose(figures: Figures) -> Diagnosis:
     """Weighs every hypothesis; the one with the largest predicted gain that holds is the verdict."""
     if figures.window_seconds is None:
+        if figures.lines_seen == 0:
+            return _cannot_tell(figures, (), (Missing.LINES,))
         return _cannot_tell(figures, (), (Missing.LOAD, Missing.SLOTS, Missing.WORKING))
     findings = tuple(_tempered(hypothesis(figures), figures) for hypothesis in HYPOTHESES)
     holding = [finding for finding in findings if finding.holds]
     if not holding:
         well = _tempered(healthy(figures, findings), figures)
         if not well.holds:
-            return _cannot_tell(figures, findings, well.missing)
+            return _cannot_tell(figures, (*findings, well), well.missing)
         stalled = (figures.stopped_outside_seconds or 0.0) >= _LONG_STOP_SECONDS
         return Diagnosis(
             Verdict.HEALTHY,

@@ -85,11 +85,13 @@ class Watch:
     Attributes:
         first_at: Instant of the first dated record; `None` before it.
         last_at: Instant of the newest.
+        time_resolution_seconds: How fine the instants of its lines are; 0: as journald dates them.
     """
 
     def __init__(self) -> None:
         self.first_at: float | None = None
         self.last_at: float | None = None
+        self.time_resolution_seconds = 0.0
         self.gpus: defaultdict[int, GpuWatch] = defaultdict(GpuWatch)
         self.batches: defaultdict[PipelineKey, deque[Batch]] = defaultdict(
             lambda: deque(maxlen=_KEPT_BATCHES)

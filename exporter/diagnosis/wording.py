@@ -152,9 +152,20 @@ def _card(figures: Figures) -> str:
 
 
 def _cannot_tell(figures: Figures) -> str:
+    if figures.lines_seen == 0 and figures.window_seconds is None:
+        return "No batch line of an SGLang server was seen: there is nothing to judge."
+    if figures.window_seconds is None and figures.is_pipeline and figures.scaling_ratio is not None:
+        return (
+            f"{figures.scaling_ratio:.2f} of {figures.pp_size} single streams fits a full pipeline "
+            "without gain from batching as well as bursts: only the sizes of the micro-batches "
+            "decide, and no steady load was seen that shows them."
+        )
     if figures.window_seconds is None:
         return "No steady load was seen long enough to judge."
-    return f"What is seen does not decide between causes; {_occupancy(figures)}."
+    known = "" if figures.slots.effective is None else f"{_spread(figures)}; "
+    return (
+        f"{known}what is seen does not decide between causes; {_occupancy(figures)}.".capitalize()
+    )
 
 
 _SENTENCES: dict[Verdict, Callable[[Figures], str]] = {

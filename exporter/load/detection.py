@@ -61,6 +61,11 @@ async def find_target(
         if failure.kind not in _NEXT_WAY:
             break
     assert failure is not None  # noqa: S101  # there is always a way to try
+    if failure.kind in _NEXT_WAY:
+        raise NoTargetError(
+            f"cannot load {url}: nothing there streams tokens; is it the base address of an SGLang "
+            "server, like http://127.0.0.1:30000?"
+        )
     raise NoTargetError(f"cannot load {url}: {MEANINGS[failure.kind]}")
 
 
@@ -107,12 +112,13 @@ async def _model(url: str, token: str | None, seconds: float) -> tuple[str | Non
     except NoSuchPathError:
         return None, None
     except NotAllowedError:
+        wanted = "an API key" if token is None else "another API key than the one given"
         raise NoTargetError(
-            f"cannot load {url}: {MEANINGS[FailureKind.NOT_ALLOWED]}; give it in a file, or in the "
-            f"environment variable {API_KEY_VARIABLE}"
+            f"cannot load {url}: the server wants {wanted} (401 or 403); give it with --token-file "
+            f"FILE, or in the environment variable {API_KEY_VARIABLE}"
         ) from None
     except NoAnswerError as error:
-        raise NoTargetError(str(error)) from None
+        raise NoTargetError(str(error).replace("`url`", "--url")) from None
     # Not chained: the decoder's errors carry the text they failed on.
     try:
         answer = await asyncio.to_thread(json.loads, body)

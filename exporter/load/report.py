@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from exporter.load.failures import MEANINGS, FailureKind
 from exporter.load.measurements import Percentiles
-from exporter.load.result import LoadProgress, LoadResult
+from exporter.load.result import EndReason, LoadProgress, LoadResult
 
 REMEDIES = {
     FailureKind.NOT_ALLOWED: "give it with --token-file, or in SGLANG_API_KEY",
@@ -17,6 +17,12 @@ REMEDIES = {
     FailureKind.ABORTED: "its log may say why",
 }
 """What to do where the meaning of a failure does not say it."""
+
+
+_BROKEN_OFF = {
+    EndReason.STOPPED: "stopped by a signal",
+    EndReason.ALL_FAILED: "broken off: nothing but failures came",
+}
 
 
 def load_figures(points: Sequence[LoadResult]) -> list[dict[str, object]]:
@@ -52,6 +58,8 @@ def load_lines(points: Sequence[LoadResult]) -> Iterator[str]:
             f"        {point.plan.concurrency:>8}  {_number(rate):>8}  {_number(point.seconds):>7}"
             f"  {point.completed:>8}  {failed:>6}"
         )
+        if point.ended_by in _BROKEN_OFF:
+            yield f"        {_BROKEN_OFF[point.ended_by]}{_far(point)}"
         latencies = point.latencies
         yield from _latency("first token", latencies.time_to_first_token)
         yield from _latency("next token", latencies.inter_token)
@@ -83,6 +91,10 @@ def progress_text(progress: LoadProgress | None) -> str:
 
 def _meaning(kind: FailureKind) -> str:
     return "; ".join(filter(None, (MEANINGS[kind], REMEDIES.get(kind))))
+
+
+def _far(point: LoadResult) -> str:
+    return "" if point.started_at is not None else ", before the warm-up was over"
 
 
 def _number(value: float | None) -> str:

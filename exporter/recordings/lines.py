@@ -39,6 +39,10 @@ class NumberedLines:
         if self._raw.peek(2)[:2] == _GZIP_MAGIC:
             self._file = gzip.GzipFile(fileobj=self._raw, mode="rb")
 
+    def position_bytes(self) -> int | None:
+        """How much of the file was read so far; `None` of a pipe, and after its end."""
+        return self._raw.tell() if not self._raw.closed and self._raw.seekable() else None
+
     def close(self) -> None:
         """Closes the file; may be called twice."""
         self._file.close()

@@ -56,7 +56,9 @@ ARGUMENTS: dict[str, Kind] = {
         ),
         Kind.FLAG,
     ),
-    **dict.fromkeys(("model_path", "served_model_name", "host", "disaggregation_mode"), Kind.TEXT),
+    **dict.fromkeys(
+        ("model_path", "served_model_name", "host", "disaggregation_mode", "device"), Kind.TEXT
+    ),
 }
 """SGLang's arguments that may be known (each may also be `None`: left to SGLang)."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import EXIT_ERROR, main
-from exporter.diagnose import diagnose_recording
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.diagnosis.findings import CONFIDENT
 from tests.running import Metrics, RunningExporter
 from tests.scenarios.test_diagnose_live import CONTRACT, Ended, end_of, start_with

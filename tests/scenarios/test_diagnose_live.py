@@ -15,11 +15,12 @@ import pytest
 
 from exporter.cli import EXIT_ERROR, main
 from exporter.config import Config, ServerConfig
-from exporter.diagnose import diagnose_recording
-from exporter.diagnose_command import EXIT_CANNOT_TELL
+from exporter.diagnose.command import EXIT_CANNOT_TELL
+from exporter.diagnose.live import attach
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.diagnosis.findings import CONFIDENT, Verdict
-from exporter.live_diagnosis import attach
 from exporter.simulator import DemoServer
+from tests.running import PATIENCE_SECONDS
 from tests.streaming_server import HOSTILE, Misbehavior, StreamingServer
 
 CONTRACT = [
@@ -35,6 +36,7 @@ CONTRACT = [
 ]
 HERD = Path(__file__).parents[1] / "data" / "recordings" / "thundering_herd.jsonl.gz"
 WATCH_SECONDS = 22.0
+ENDS_WITHIN_SECONDS = WATCH_SECONDS + 2 * PATIENCE_SECONDS
 SMALL = ("--concurrency=2", "--max-tokens=16", "--prompt-tokens=16", "--warmup=0")
 
 
@@ -64,7 +66,7 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
 
 
 async def end_of(process: asyncio.subprocess.Process) -> Ended:
-    printed, said = await asyncio.wait_for(process.communicate(), 50)
+    printed, said = await asyncio.wait_for(process.communicate(), ENDS_WITHIN_SECONDS)
     return Ended(process.returncode, printed.decode(), said.decode())
 
 
@@ -73,7 +75,7 @@ async def diagnose(*arguments: str) -> Ended:
 
 
 async def sent(server: StreamingServer, tokens: int) -> None:
-    async with asyncio.timeout(20), server.changed:
+    async with asyncio.timeout(PATIENCE_SECONDS), server.changed:
         await server.changed.wait_for(lambda: server.tokens_sent >= tokens)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.fake_nvml import FakeNvml
-from tests.running import RunningExporter
+from tests.running import PATIENCE_SECONDS, RunningExporter
 
 HANG_SECONDS = 10.0
 GPUS = 8
@@ -50,7 +50,7 @@ def test_a_driver_updated_under_the_process_ends_it_with_a_remedy(tmp_path: Path
         running.wait_for(lambda seen: len(seen.matching("gpu_up")) == GPUS)
         for function in ("nvmlDeviceGetSamples", "nvmlDeviceGetMemoryInfo_v2"):
             fake.fault(function, "LIB_RM_VERSION_MISMATCH")
-        assert running.process.wait(timeout=20) != 0
+        assert running.process.wait(timeout=PATIENCE_SECONDS) != 0
         assert "restart" in running.said
         assert "Traceback" not in running.said
 

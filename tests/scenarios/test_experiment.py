@@ -17,12 +17,12 @@ import pytest
 
 from exporter.cli import EXIT_ERROR, main
 from exporter.config import Config, ServerConfig
-from exporter.diagnose import diagnose_recording
-from exporter.diagnose_command import EXIT_CANNOT_TELL
+from exporter.diagnose.command import EXIT_CANNOT_TELL
+from exporter.diagnose.experiment import Trial, drive_experiment
+from exporter.diagnose.experiment_report import experiment_figures, experiment_lines
+from exporter.diagnose.live import DrivenLoad
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.diagnosis.findings import Verdict
-from exporter.experiment_report import experiment_figures, experiment_lines
-from exporter.live_diagnosis import DrivenLoad
-from exporter.live_experiment import Trial, drive_experiment
 from exporter.load.micro_batch_cap import CapControl
 from exporter.load.plan import LoadPlan
 from exporter.simulator.scenarios import SCENARIOS, Cost
@@ -121,15 +121,18 @@ async def test_the_verdict_is_of_the_server_as_it_is_and_the_experiment_stands_b
 ) -> None:
     async with StreamingServer(key=KEY, admin_key=ADMIN_KEY) as server:
         keys = {"SGLANG_API_KEY": KEY, "SGLANG_ADMIN_API_KEY": ADMIN_KEY}
-        async with started(server, tmp_path, "--requests=6", **keys) as process:
+        html = f"--html={tmp_path}/report.html"
+        async with started(server, tmp_path, "--requests=6", html, **keys) as process:
             ended = await end_of(process)
         assert server.cap.history == [NEW, OLD]
     assert ended.code == EXIT_CANNOT_TELL
     assert list(ended.answer) == [*CONTRACT, "experiment"]
     assert list(ended.answer["experiment"]["after"]) == CONTRACT
     assert ended.answer["experiment"]["error"] is None
-    assert KEY not in ended.said + ended.printed
-    assert ADMIN_KEY not in ended.said + ended.printed
+    page = (tmp_path / "report.html").read_text()
+    assert f"The server has its old value: pp_max_micro_batch_size={OLD}." in page
+    assert KEY not in ended.said + ended.printed + page
+    assert ADMIN_KEY not in ended.said + ended.printed + page
 
 
 # --- signals -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ FIRED_UP = "The server is fired up and ready to roll!"
 RETRACTION = "KV cache pool is full. Retract requests. #retracted_reqs: 7, #new_tokens_gained: 1"
 SIDECAR = "/usr/bin/python /opt/health.py"
 WORKER = "/usr/bin/python -c from multiprocessing.spawn import spawn_main; spawn_main()"
+IN_FLIGHT = "inflight_seconds_total"
 CHANGE_BY_THEMSELVES = ("exporter_journal_lag_seconds", "exporter_journal_lines_total")
 
 
@@ -80,23 +81,32 @@ class Witness:
     def __init__(self, exporter: RunningExporter, journal: JournalWriter) -> None:
         self._exporter = exporter
         self._journal = journal
+        self._in_flight = 0.0
 
-    def scrape(self) -> Metrics:
-        """What is shown once everything written was read."""
+    def scrape(self, shown: Callable[[Metrics], bool] = lambda _: True) -> Metrics:
+        """What is shown once everything written was read, and this holds, too."""
         self._journal.flush()
         return self._exporter.wait_for(
-            lambda metrics: metrics.total("exporter_journal_lines_total") == self._journal.written
+            lambda metrics: (
+                metrics.total("exporter_journal_lines_total") == self._journal.written
+                and shown(metrics)
+            )
         )
 
     def changes(self, *entries: Entry) -> dict[Series, float]:
-        """By how much each series is another after these entries; one that is new, by its value."""
-        for rank in range(STAGES):  # so that no gauge grows stale in between
+        """By how much each series is another after these entries; one that is new, by its value.
+
+        All stages print before them, so that no gauge grows stale in between. The time in flight up
+        to there is waited for: it is decided some seconds late.
+        """
+        for rank in range(STAGES):
             Entry(prefill_line(rank), rank).write(self._journal)
             Entry(decode_line(rank), rank).write(self._journal)
-        before = self.scrape()
+        before = self.scrape(lambda metrics: metrics.total(IN_FLIGHT) > self._in_flight)
         for entry in entries:
             entry.write(self._journal)
         after = self.scrape()
+        self._in_flight = after.total(IN_FLIGHT)
         return {
             series: after.get(series, 0.0) - before.get(series, 0.0)
             for series in before.keys() | after.keys()
@@ -139,7 +149,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
 def test_true_lines_change_what_they_should(served: Witness) -> None:
     """Else the tests below would prove nothing."""
     changed = served.changes(Entry(decode_line(3, running=9), 3), main(stamped("GET /health")))
-    assert {name for name, _ in changed} == {
+    of_stages = {series for series in changed if not series[0].endswith(IN_FLIGHT)}
+    assert len(changed) == len(of_stages) + 1
+    assert {name for name, _ in of_stages} == {
         f"sglang_pipeline_stage_{name}"
         for name in (
             "batches_total",
@@ -152,7 +164,7 @@ def test_true_lines_change_what_they_should(served: Witness) -> None:
             "running_requests",
         )
     }
-    assert {dict(labels)["pp_rank"] for _, labels in changed} == {"3"}
+    assert {dict(labels)["pp_rank"] for _, labels in of_stages} == {"3"}
 
 
 LINE = decode_line(0, running=33, queued=77)

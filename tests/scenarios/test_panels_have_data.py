@@ -37,6 +37,7 @@ SHOWN_WITHIN_SECONDS = 90.0
 """A GPU is lost 20 s after the start, and figures over 30 s want their 30 s."""
 
 pytestmark = [
+    pytest.mark.timeout(300),
     pytest.mark.skipif(
         prometheus_server.why_not() is not None, reason=str(prometheus_server.why_not())
     ),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +33,8 @@ RECORDED_SECONDS = 150.0
 SCRAPED_SECONDS = 35
 """Levels of power are learned in the first 10; the rules' 30 s begin while they are."""
 TOLERANCE = 0.02
-"""The replays start some seconds apart, so their windows of 30 s are not quite the same."""
-PATIENCE_SECONDS = 30.0
+"""The replays start at about the same time, so their windows of 30 s are not quite the same."""
+PATIENCE_SECONDS = 60.0
 
 SHARES = {
     "occupancy": "pipeline:sglang_pipeline_occupancy:ratio_rate30s",
@@ -52,9 +53,12 @@ OF_UNKNOWN_LOAD = "thundering_herd"
 SCENARIOS = ("stage_imbalance", "uneven_split")
 """Hosts that work unequally, and slots that are filled unequally."""
 
-pytestmark = pytest.mark.skipif(
-    prometheus_server.why_not() is not None, reason=str(prometheus_server.why_not())
-)
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        prometheus_server.why_not() is not None, reason=str(prometheus_server.why_not())
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -119,12 +123,16 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         path for name in (*SCENARIOS, OF_UNKNOWN_LOAD) for path in write_seen(name, folder)
     ]
     with ExitStack() as stack:
-        jobs = {}
-        for recording in recordings:
+
+        def replayed(recording: Path) -> tuple[str, int]:
             own = folder / recording.stem
             own.mkdir()
             replay = stack.enter_context(RunningExporter(["replay", str(recording)], own))
-            jobs[recording.stem] = (f"127.0.0.1:{replay.port}", 1)
+            return f"127.0.0.1:{replay.port}", 1
+
+        names = [recording.stem for recording in recordings]
+        with ThreadPoolExecutor(len(recordings)) as at_once:
+            jobs = dict(zip(names, at_once.map(replayed, recordings), strict=True))
         rules = [DEPLOYED / "recording.rules.yaml"]
         running = stack.enter_context(running_prometheus(folder, jobs, rules))
 
@@ -149,7 +157,6 @@ def of_whole_and_halves(prometheus: Prometheus, scenario: str, rule: str) -> tup
     return found[f"{scenario}-{WHOLE}"], found[f"{scenario}-{HALVES}"]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("scenario", [*SCENARIOS, OF_UNKNOWN_LOAD])
 def test_a_share_is_that_of_one_exporter(prometheus: Prometheus, scenario: str, share: str) -> None:
@@ -157,7 +164,6 @@ def test_a_share_is_that_of_one_exporter(prometheus: Prometheus, scenario: str, 
     assert halves == pytest.approx(whole, abs=TOLERANCE)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("figure", SLOTS)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_figures_of_slots_are_taken_once_and_not_summed(
@@ -167,7 +173,6 @@ def test_figures_of_slots_are_taken_once_and_not_summed(
     assert halves == pytest.approx(whole, abs=TOLERANCE)
 
 
-@pytest.mark.timeout(240)
 def test_halves_do_not_say_how_many_slots_are_filled_where_only_all_stages_could_tell(
     prometheus: Prometheus,
 ) -> None:
@@ -179,7 +184,6 @@ def test_halves_do_not_say_how_many_slots_are_filled_where_only_all_stages_could
     assert found == {f"{OF_UNKNOWN_LOAD}-{WHOLE}": pytest.approx(1.0, abs=TOLERANCE)}
 
 
-@pytest.mark.timeout(240)
 def test_the_halves_alone_differ_from_the_whole(prometheus: Prometheus) -> None:
     """So that the figures above are those of joined stages: half a pipeline shows no skew."""
     own = {

@@ -10,11 +10,11 @@ import pytest
 
 from exporter.cli import EXIT_ERROR, main
 from exporter.compare_command import EXIT_CANNOT_TELL, EXIT_COMPARED
-from exporter.diagnosis.compared_run import Run, run_of
-from exporter.diagnosis.comparison import Comparison, compare
-from exporter.diagnosis.comparison_cautions import cautions
-from exporter.diagnosis.comparison_report import comparison_object, comparison_text
-from exporter.diagnosis.comparison_wording import sentence
+from exporter.comparison.cautions import cautions
+from exporter.comparison.compared import Comparison, compare
+from exporter.comparison.report import comparison_object, comparison_text
+from exporter.comparison.run import Run, run_of
+from exporter.comparison.wording import sentence
 from exporter.diagnosis.figures import Figures, LogFigures, StageFigures
 from exporter.diagnosis.report import contract
 from exporter.diagnosis.server_gpus import server_gpus

@@ -22,7 +22,7 @@ from exporter.simulator.processes import MAIN, SCHEDULERS, Process
 from exporter.simulator.scenarios import STAGES
 from exporter.simulator.server_log import LogEntry
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 needs_journal = pytest.mark.skipif(
     find_journal_remote() is None, reason="systemd-journal-remote is not installed"
 )

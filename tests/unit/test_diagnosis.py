@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from exporter.diagnosis.advice import advice
-from exporter.diagnosis.comparisons import against_reference
 from exporter.diagnosis.figures import Figures, LogFigures, StageFigures
 from exporter.diagnosis.findings import CONFIDENT, Missing, Verdict
+from exporter.diagnosis.likeness import against_reference
 from exporter.diagnosis.report import as_text
 from exporter.diagnosis.slot_hypotheses import herd_bound
 from exporter.diagnosis.slots_in_window import BY_WORKING
@@ -181,6 +181,76 @@ def test_a_slow_stage_that_draws_less_at_work_may_be_its_cards_fault() -> None:
     assert diagnosis.confidence < CONFIDENT, "nobody measured what a throttled card draws"
 
 
+def test_a_slow_last_stage_is_sure_and_says_that_its_throttle_reasons_were_not_read() -> None:
+    seen = [replace(s, throttled_ratio=None) for s in stages(*[0.65] * 7, 1.0)]
+    diagnosis = diagnose(figures(of=tuple(seen), held=slots(*[4] * STAGES)))
+    assert is_sure(diagnosis, Verdict.STAGE_IMBALANCE)
+    assert Missing.THROTTLING in diagnosis.missing
+
+
+def test_a_stage_that_is_not_measured_but_draws_most_is_what_the_others_wait_for() -> None:
+    known = list(stages(*[0.5] * STAGES))
+    known[3] = replace(known[3], working_ratio=None, throttled_ratio=None)
+    seen = replace(
+        figures(of=tuple(known), held=slots(*[4] * STAGES)),
+        measured=False,
+        skew_ratio=None,
+        occupancy_at_least_ratio=None,
+        stage_likeness={"watts": 0.7},
+        likeness_leader=3,
+    )
+    diagnosis = diagnose(seen)
+    assert diagnosis.verdict is Verdict.STAGE_IMBALANCE
+    assert diagnosis.confidence < CONFIDENT
+    assert diagnose(replace(seen, likeness_leader=0)).verdict is Verdict.CANNOT_TELL
+
+
+def counted(seen: Figures) -> Diagnosis:
+    """Nobody told the load; the requests are counted by their prefill."""
+    return diagnose(replace(seen, counted_requests=32))
+
+
+def test_counted_requests_may_have_been_answered_so_full_slots_are_not_sure() -> None:
+    diagnosis = counted(even(working=0.45, idle=0.55))
+    assert diagnosis.verdict is Verdict.HOST_BOUND
+    assert diagnosis.confidence < CONFIDENT
+    diagnosis = counted(even(working=0.35, idle=0.1))
+    assert diagnosis.verdict is Verdict.TRANSFER_BOUND
+    assert diagnosis.confidence < CONFIDENT
+
+
+def test_fewer_than_the_counted_requests_would_be_a_herd_as_well() -> None:
+    seen = figures(of=stages(*[0.12] * STAGES, idle=0.7), held=slots(32))
+    assert is_sure(counted(seen), Verdict.THUNDERING_HERD)
+
+
+def by_log_alone(device: str) -> Diagnosis:
+    seen = even()
+    return diagnose(
+        Figures(
+            window_seconds=60.0,
+            facts={"device": device},
+            pp_size=STAGES,
+            slots=seen.slots,
+            log=seen.log,
+        )
+    )
+
+
+def test_an_even_log_is_no_health_where_gpus_are_not_seen() -> None:
+    diagnosis = by_log_alone("cuda")
+    assert diagnosis.verdict is Verdict.CANNOT_TELL
+    assert Missing.GPUS in diagnosis.missing
+    assert "filled_slots_ratio" in {each.quantity for each in diagnosis.evidence}
+    assert "8 of 8 micro-batches" in as_text(diagnosis)
+
+
+def test_an_even_log_is_all_that_a_server_without_gpus_can_show() -> None:
+    diagnosis = by_log_alone("cpu")
+    assert diagnosis.verdict is Verdict.HEALTHY
+    assert diagnosis.confidence < CONFIDENT
+
+
 def test_gaps_between_batches_of_full_slots_are_the_hosts() -> None:
     assert is_sure(diagnose(even(working=0.45, idle=0.55)), Verdict.HOST_BOUND)
 
@@ -278,7 +348,7 @@ def snapshot() -> Figures:
     utilization = (0.89, 0.43, 0.53, 0.81, 0.82, 0.92, 0.69, 0.83)
     # The shape of the power figures (three steps, 3-4-1, the last 14 % above the mean); the watts
     # themselves are made up.
-    watts = (215.0, 216.0, 214.0, 235.0, 234.0, 236.0, 235.0, 262.0)
+    watts = (215.0, 216.0, 214.0, 235.0, 234.0, 236.0, 235.0, 263.0)
     seen = Figures(
         pp_size=STAGES,
         facts={"pp_size": STAGES, "tp_size": 1},
@@ -307,24 +377,91 @@ def test_no_scaling_is_told_where_one_of_its_parts_is_not_known(unknown: dict[st
     assert against_reference(seen).scaling_ratio is None
 
 
+def tensor_parallel() -> Figures:
+    """The other half of that question: the same cards as one stage."""
+    seen = Figures(
+        pp_size=1,
+        facts={"pp_size": 1, "tp_size": STAGES},
+        concurrency=32,
+        log=LogFigures(tokens_per_second=577.8),
+        single_stream_tokens_per_second=26.3,
+    )
+    return against_reference(seen)
+
+
+def unseen_slots() -> Figures:
+    return figures(
+        of=stages(*[0.95] * STAGES), held=SlotFigures(slots=STAGES, reason="too few lines")
+    )
+
+
+def test_slots_that_are_not_seen_are_said_to_be_so() -> None:
+    assert "slots not observable: too few lines" in report_on(unseen_slots())
+
+
+def report_on(seen: Figures) -> str:
+    """The printed report in one line, as it is read."""
+    return " ".join(as_text(diagnose(seen)).split())
+
+
 def test_a_snapshot_decides_nothing_but_its_figures_are_told() -> None:
     diagnosis = diagnose(snapshot())
     assert diagnosis.verdict is Verdict.CANNOT_TELL
     told = {each.quantity: each for each in diagnosis.evidence}
     assert told["scaling_ratio"].value == pytest.approx(0.904, abs=0.001)
     assert told["power_steps"].value == "3-4-1"
-    assert "lm_head" in told["power_steps"].source
     assert told["momentary_spread"].value == pytest.approx(0.49)
     assert {Missing.LOAD, Missing.SLOTS, Missing.WORKING} <= set(diagnosis.missing)
 
 
-def test_a_snapshot_is_told_which_run_would_decide() -> None:
-    said = " ".join(advice(diagnose(snapshot())))
-    assert "steady load of known concurrency" in said
-    assert "--decode-log-interval 41" in said
+@pytest.mark.parametrize(
+    "said",
+    [
+        "248 tokens/s; 0.90 of 8 single streams",
+        "if 4 requests took a stage no longer than one, an even split would give 1098 tokens/s",
+        "3-4-1",
+        "the last draws 14 % above the mean (mean over highest 0.88)",
+        "such as 7,7,7,8,8,8,8,8 plus lm_head on the last",
+        "one reading of each GPU, 43 to 92 %: an instant",
+        "89%*",
+    ],
+)
+def test_the_report_says_what_a_snapshot_supports(said: str) -> None:
+    assert said in report_on(snapshot())
 
 
-@pytest.mark.parametrize("seen", [even(), snapshot(), Figures()], ids=["even", "snapshot", "none"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "0.90 of 8 single streams fits a full pipeline without gain from batching as well as bursts",
+        "only the sizes of the micro-batches decide",
+        "power alone does not tell work from waiting",
+        "only means over 30 s show a lasting difference",
+        "not known - requests in flight for long enough - the sizes of all micro-batches",
+    ],
+)
+def test_the_report_says_what_a_snapshot_cannot_decide(said: str) -> None:
+    assert said in report_on(snapshot())
+
+
+@pytest.mark.parametrize(
+    "said", ["diagnose --url URL --sweep 1,32: a steady load of known", "--decode-log-interval 41"]
+)
+def test_the_report_says_which_run_would_decide(said: str) -> None:
+    assert said in report_on(snapshot())
+
+
+def test_one_stage_is_held_against_its_single_stream_alone() -> None:
+    report = report_on(tensor_parallel())
+    assert "578 tokens/s; 22 times a single stream" in report
+    assert "what batching gives without stages to fill" in report
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [even(), snapshot(), tensor_parallel(), unseen_slots(), Figures()],
+    ids=["even", "snapshot", "one stage", "unseen slots", "none"],
+)
 def test_a_report_fits_a_terminal_and_reads_without_color(seen: Figures) -> None:
     diagnosis = diagnose(seen)
     plain, colored = as_text(diagnosis), as_text(diagnosis, color=True)

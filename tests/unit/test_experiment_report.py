@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from exporter.diagnose import Experiment, Outcome
+from exporter.diagnose.experiment_report import experiment_figures, experiment_lines
+from exporter.diagnose.outcome import Experiment, Outcome
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.verdict import diagnose
 from exporter.diagnosis.watch import Watch
-from exporter.experiment_report import experiment_figures, experiment_lines
 from exporter.load.failures import FailureKind
 from exporter.load.measurements import Measurements
 from exporter.load.plan import LoadPlan

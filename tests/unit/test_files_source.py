@@ -19,7 +19,7 @@ from exporter.sources import Position
 from exporter.sources.files.container_log import ContainerLog, UnwrappedLine
 from exporter.sources.files.source import FilesSource, StdinSource
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 AT = "2026-09-24T10:31:46.500000000Z"
 AT_SECONDS = 1790245906.5
 

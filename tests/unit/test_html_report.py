@@ -3,33 +3,43 @@
 import base64
 import gzip
 import hashlib
+import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exporter.cli import main
+from exporter.comparison.compared import Comparison, compare
 from exporter.config import ConfigError
-from exporter.diagnose import Outcome, diagnose_recording, diagnose_watch
+from exporter.diagnose.html_report.command import command_line
+from exporter.diagnose.html_report.output import report_at
+from exporter.diagnose.html_report.page import page
+from exporter.diagnose.html_report.picture_pair import pair
+from exporter.diagnose.outcome import Experiment, Outcome, diagnose_recording, diagnose_watch
+from exporter.diagnose.reports import run_from
 from exporter.diagnosis.figures import Figures
+from exporter.diagnosis.picture import Picture, Pictures, Row
 from exporter.diagnosis.verdict import diagnose
 from exporter.diagnosis.watch import Watch
-from exporter.html_report.command import command_line
-from exporter.html_report.output import report_at
-from exporter.html_report.page import page
 from exporter.load.failures import FailureKind
 from exporter.load.measurements import Measurements
 from exporter.load.plan import LoadPlan
 from exporter.load.result import EndReason, LoadResult
 from exporter.load.streaming import NewTokens
+from exporter.pipeline.stage_cells import Shares
 from tests.recording_ways import kept
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 HERD = RECORDINGS / "thundering_herd.jsonl.gz"
+HEALTHY = RECORDINGS / "healthy.jsonl.gz"
+RESTORE = """curl -d '{"pp_max_micro_batch_size": 256}' http://me:s3cret@host/set_internal_state"""
 SECTIONS = {
     "picture",
     "advice",
@@ -49,6 +59,11 @@ DRAWN_VOID = {"rect", "path", "line"}
 @cache
 def herd() -> Outcome:
     return diagnose_recording(HERD)
+
+
+@cache
+def healthy() -> Outcome:
+    return diagnose_recording(HEALTHY)
 
 
 class Page(HTMLParser):
@@ -102,14 +117,19 @@ def hostile() -> Outcome:
         for each in diagnosis.evidence
     )
     figures = replace(diagnosis.figures, server=HOSTILE, facts=facts, window_chosen_by=HOSTILE)
-    return replace(outcome, diagnosis=replace(diagnosis, figures=figures, evidence=evidence))
+    return replace(
+        outcome,
+        diagnosis=replace(diagnosis, figures=figures, evidence=evidence),
+        experiment=Experiment(HOSTILE, 32, 4, None, HOSTILE, failed=True, restore_command=HOSTILE),
+        troubles=(HOSTILE,),
+    )
 
 
 def cannot_tell() -> Outcome:
     return diagnose_watch(Watch())
 
 
-def driven() -> Outcome:
+def driven(outcome: Outcome | None = None, tokens: int = 14_886) -> Outcome:
     measurements = Measurements()
     measurements.add_tokens(NewTokens(10.5, 1, 0.25, first=True))
     measurements.add_tokens(NewTokens(10.6, 1, 0.031, first=False))
@@ -119,7 +139,7 @@ def driven() -> Outcome:
         ended_by=EndReason.DURATION,
         started_at=10.0,
         ended_at=70.0,
-        output_tokens=14_886,
+        output_tokens=tokens,
         completed=230,
         short=0,
         errors={FailureKind.OVERLOADED: 7},
@@ -127,15 +147,44 @@ def driven() -> Outcome:
         delayed_arrivals=0,
         measurements=measurements,
     )
-    return replace(herd(), points=(point,))
+    return replace(outcome or herd(), points=(point,))
 
 
-CASES = {"herd": herd, "hostile": hostile, "cannot tell": cannot_tell, "driven": driven}
+def tried(*, measured: bool = True, **changed: Any) -> Outcome:
+    """The herd, and what would come of an even split."""
+    after = driven(healthy(), 52_000) if measured else None
+    experiment = Experiment("pp_max_micro_batch_size", 256, 4, after, **changed)
+    return replace(driven(), experiment=experiment)
+
+
+def stuck() -> Outcome:
+    error = f"cannot put it back at http://me:s3cret@host: {RESTORE}"
+    return tried(error=error, failed=True, restore_command=RESTORE)
+
+
+def against_healthy(facts: dict[str, str] | None = None, **changed: Any) -> Comparison:
+    before = run_from(healthy())
+    known = {**before.facts, **(facts or {})}
+    return compare(replace(before, facts=known, **changed), run_from(herd()))
+
+
+COMMAND = "sglang-pipeline-exporter diagnose"
+CASES: dict[str, Callable[[], str]] = {
+    "herd": lambda: page(herd(), COMMAND, made_at=0.0),
+    "hostile": lambda: page(
+        hostile(), COMMAND, comparison=against_healthy({"version": HOSTILE, HOSTILE: HOSTILE})
+    ),
+    "cannot tell": lambda: page(cannot_tell(), COMMAND),
+    "driven": lambda: page(driven(), COMMAND),
+    "experiment": lambda: page(tried(), COMMAND),
+    "failed experiment": lambda: page(stuck(), COMMAND),
+    "compared": lambda: page(herd(), COMMAND, comparison=against_healthy()),
+}
 
 
 @pytest.fixture(name="text", params=CASES)
 def _text(request: pytest.FixtureRequest) -> str:
-    return page(CASES[request.param](), "sglang-pipeline-exporter diagnose", made_at=0.0)
+    return CASES[request.param]()
 
 
 # --- whatever the outcome ----------------------------------------------------------------------
@@ -158,7 +207,7 @@ def test_nothing_is_asked_from_anywhere_and_no_script_runs(text: str) -> None:
     for _, attrs in parsed.elements:
         assert not [name for name in attrs if name.startswith("on") or name in ("src", "href")]
         assert "style" not in attrs  # the policy would refuse it
-    assert "://" not in text
+        assert not [value for value in attrs.values() if value is not None and "://" in value]
     assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
 
@@ -178,7 +227,8 @@ def test_the_policy_allows_the_own_style_sheet_and_nothing_else(text: str) -> No
 
 def test_every_section_is_there(text: str) -> None:
     expected = SECTIONS if "What to try next" in text else SECTIONS - {"advice"}
-    assert set(Page(text).values("aria-labelledby")) == expected
+    beside = {"experiment", "comparison"}  # where there are such
+    assert set(Page(text).values("aria-labelledby")) - beside == expected
 
 
 def test_the_same_outcome_gives_the_same_page() -> None:
@@ -189,7 +239,7 @@ def test_the_same_outcome_gives_the_same_page() -> None:
 
 
 def test_markup_from_outside_is_text_and_no_direction_is_turned() -> None:
-    text = page(hostile(), "x")
+    text = CASES["hostile"]()
     parsed = Page(text)
     assert '<script>alert(1)</script>" onload="x\' & \ufffd\ufffd[31m' in parsed.text
     assert not re.search("[\x1b\u202e]", text)
@@ -210,8 +260,8 @@ def test_the_verdict_stands_on_top_with_confidence_and_gain() -> None:
 
 def test_a_verdict_that_cannot_be_told_says_what_is_missing() -> None:
     text = Page(page(cannot_tell(), "x")).text
-    assert "No steady load was seen" in text
-    assert "requests in flight for long enough" in text
+    assert "No batch line of an SGLang server was seen" in text
+    assert "batch lines of the server" in text
     assert "there is no time to show" in text
 
 
@@ -254,6 +304,109 @@ def test_from_the_log_alone_no_cell_is_drawn_as_idle(tmp_path: Path) -> None:
     assert set(paths) == {"M0 0V100H200V0Z"}
 
 
+# --- what stands beside the diagnosis ----------------------------------------------------------
+
+
+def test_an_experiment_shows_what_it_gave_with_both_pictures_and_both_rings_of_slots() -> None:
+    parsed = Page(page(tried(), "x"))
+    said = parsed.text
+    section = said[said.index("Experiment:") : said.index("What each stage did")]
+    for words in (
+        "pp_max_micro_batch_size 256 \u2192 4",
+        "Keep it: start the server with --pp-max-micro-batch-size 4.",
+        "Measured: 3.49 times the throughput",
+        "output tokens/s 248.1 866.7 \u00d7 3.49",
+        "Under the new value: Nothing is wrong",
+        "The server has its old value: pp_max_micro_batch_size=256.",
+    ):
+        assert words in section
+    pictures = [attrs for _, attrs in parsed.elements if attrs.get("role") == "img"]
+    assert len(pictures) == 4
+    widths = [
+        attrs["width"]
+        for tag, attrs in parsed.elements
+        if (tag, attrs.get("height")) == ("rect", "100%")
+    ]
+    assert widths[:9] == ["100.0%", *["12.5%"] * 8]  # on one scale
+    assert "alert" not in parsed.values("role")
+
+
+def test_a_value_that_may_not_be_back_is_told_first_with_the_command_and_no_advice() -> None:
+    parsed = Page(page(stuck(), "x"))
+    command = RESTORE.replace("me:s3cret", "***")
+    told = f"THE SERVER MAY STILL HAVE pp_max_micro_batch_size=4. To put 256 back: {command}"
+    assert "alert" in parsed.values("role")
+    assert parsed.text.index(told) < parsed.text.index("effective micro-batches")
+    assert "FAILED: cannot put it back at http://***@host: the command above." in parsed.text
+    assert "Measured: 3.49 times" in parsed.text
+    assert "Keep it" not in parsed.text
+    assert "s3cret" not in parsed.text
+
+
+def test_an_experiment_that_was_stopped_says_so_and_draws_nothing_more() -> None:
+    outcome = tried(measured=False, error="stopped by a signal before the value was set")
+    parsed = Page(page(outcome, "x"))
+    assert "not finished: stopped by a signal before the value was set" in parsed.text
+    assert "The server has its old value" in parsed.text
+    assert len([attrs for _, attrs in parsed.elements if attrs.get("role") == "img"]) == 2
+
+
+def test_an_experiment_without_anything_to_draw_says_so() -> None:
+    blind = replace(driven(cannot_tell()), experiment=None)
+    experiment = Experiment("pp_max_micro_batch_size", 256, 4, blind)
+    text = Page(page(replace(blind, experiment=experiment), "x")).text
+    assert "No pictures stand beside each other here" in text
+    assert "Before: the sizes of the slots are not all seen" in text
+
+
+def test_pictures_before_and_after_have_one_scale_whatever_their_resolution() -> None:
+    figures = Figures()
+    fine = Picture(100.0, 0.02, (Row(0, (0,), (Shares(1.0),) * 150, ((101.0, 32),)),))
+    coarse = Picture(200.0, 0.2, (Row(0, (0,), (Shares(0.5),) * 75, ((201.0, 4), (214.0, 32))),))
+    drawn = pair((Pictures(None, fine, ()), figures), (Pictures(None, coarse, ()), figures))
+    assert drawn is not None
+    before, after = drawn
+    assert (before.columns, after.columns) == (150, 15)
+    assert before.ticks == after.ticks
+    assert [each.rows[0].marks for each in drawn] == ["M50.5 100V10", "M5.5 100V89"]
+
+
+def test_without_a_zoom_of_both_the_steady_windows_stand_beside_each_other() -> None:
+    rows = (Row(0, (0,), (Shares(1.0),) * 100),)
+    shown = Pictures(Picture(100.0, 0.2, rows), None, ())
+    windows = [Figures(window_started_at=105.1, window_ended_at=end) for end in (115.0, 113.0)]
+    drawn = pair((shown, windows[0]), (shown, windows[1]))
+    assert drawn is not None
+    assert [each.columns for each in drawn] == [39, 39]
+    assert pair((shown, windows[0]), (shown, Figures())) is None
+    coarse = Pictures(Picture(100.0, 0.5, (Row(0, (0,), (Shares(1.0),) * 40),)), None, ())
+    drawn = pair((shown, windows[0]), (coarse, windows[1]))
+    assert drawn is not None
+    assert [each.columns for each in drawn] == [35, 14]  # 7 s of both
+
+
+def test_a_comparison_shows_its_sentence_figures_changed_flags_and_cautions() -> None:
+    changed = against_healthy({"version": "0.5.9", "schedule_policy": "lpm"}, gpus=4)
+    text = Page(page(herd(), "x", comparison=changed)).text
+    section = text[text.index("Against the baseline: 0.14x the output") :]
+    section = section[: section.index("What each stage did")]
+    for words in (
+        "gives 0.14 of the baseline's throughput at 32 streams",
+        "Baseline: PP8",
+        "output tokens/s, by the load 870.3 119.2 0.14x",
+        "bubbles % of the time 4 88 +83",
+        "They run on 4 and 8 GPUs",
+        "version 0.5.9 0.5.23",
+        "Not known of the candidate schedule_policy lpm",
+    ):
+        assert words in section
+
+
+def test_a_log_that_could_not_be_read_is_told_before_the_figures() -> None:
+    text = Page(page(replace(herd(), troubles=("a.log: permission denied",)), "x")).text
+    assert text.index("a.log: permission denied") < text.index("effective micro-batches")
+
+
 # --- the command -------------------------------------------------------------------------------
 
 
@@ -294,6 +447,16 @@ def test_the_command_line_writes_the_page(
     assert "thundering herd" in capsys.readouterr().out
     assert f"diagnose --recording {HERD} --html {target}" in Page(target.read_text()).text
     assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_a_baseline_stands_on_the_page_as_it_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "report.html"
+    arguments = ["--recording", str(HERD), "--baseline", str(HEALTHY), "--html", str(target)]
+    assert main(["diagnose", "--json", *arguments]) == 1
+    summary = json.loads(capsys.readouterr().out)["comparison"]["summary"]
+    assert summary in Page(target.read_text()).text
 
 
 def test_a_page_that_cannot_be_written_is_said_before_anything_is_done(

@@ -87,7 +87,7 @@ def batches(ingest: Ingest) -> int:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # the condition is another task's, without an event
             await asyncio.sleep(0)
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 
 UNIT = JournalMatch(unit="sglang.service")
 MAIN = "/usr/bin/python -m sglang.launch_server"
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 def is_wanted(message: bytes) -> bool:

@@ -15,6 +15,7 @@ from exporter.load.driver import Load
 from exporter.load.failures import FailureKind
 from exporter.load.plan import LoadPlan, PlanError
 from exporter.load.prompts import SPANS
+from exporter.load.report import load_lines
 from exporter.load.result import EndReason, LoadProgress, LoadResult, LoadStage
 from exporter.load.sweep import Sweep
 from exporter.load.target import Target
@@ -39,7 +40,7 @@ def target(server: StreamingServer, api: Api = Api.COMPLETIONS) -> Target:
 
 async def until(holds: Callable[[], object]) -> None:
     """Waits until something holds on the client's side."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110  # no event tells
             await asyncio.sleep(0.001)
 
@@ -62,7 +63,7 @@ async def drive(
     api = options.pop("api", Api.COMPLETIONS)
     options.setdefault("sleep", Pauses())
     load = Load(target(server, api), plan, emit=records.append, **options)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await load.run(), records
 
 
@@ -183,7 +184,7 @@ async def test_stopped_it_keeps_what_it_measured() -> None:
         driving = asyncio.create_task(load.run())
         await until(lambda: load.result().completed >= 4)
         load.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             result = await driving
         await server.idle()
     assert result.ended_by is EndReason.STOPPED
@@ -191,6 +192,7 @@ async def test_stopped_it_keeps_what_it_measured() -> None:
     assert result.output_tokens_per_second is not None
     assert isinstance(records[-1], LoadEvent)
     assert records[-1].phase is LoadPhase.END
+    assert "stopped by a signal" in [line.strip() for line in load_lines([result])]
 
 
 async def test_canceled_it_ends_its_records_and_keeps_what_it_measured() -> None:
@@ -219,6 +221,7 @@ async def test_stopped_while_warming_up_nothing_counts_as_measured() -> None:
     assert result.output_tokens is None
     assert result.seconds is None
     assert result.output_tokens_per_second is None
+    assert any("before the warm-up was over" in line for line in load_lines([result]))
 
 
 # --- a server that misbehaves ------------------------------------------------------------------
@@ -362,11 +365,12 @@ async def test_a_server_that_goes_away_ends_the_load_and_what_it_gave_stays() ->
         driving = asyncio.create_task(load.run())
         await until(lambda: load.result().completed >= 4)
         await server.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             result = await driving
     assert result.ended_by is EndReason.ALL_FAILED
     assert result.completed >= 4
     assert result.errors[FailureKind.CONNECTION_REFUSED] > 0
+    assert any("nothing but failures came" in line for line in load_lines([result]))
 
 
 async def test_random_bytes_from_the_server_never_end_the_load_otherwise() -> None:
@@ -447,7 +451,7 @@ async def test_a_stopped_sweep_keeps_its_points() -> None:
         driving = asyncio.create_task(sweep.run())
         await server.streams(2)
         sweep.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             result = await driving
     assert [point.ended_by for point in result.points] == [EndReason.STOPPED]
 

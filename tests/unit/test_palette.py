@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter import html_report
+from exporter.diagnose import html_report
 from exporter.palette import LOOKS, CellState
 
 STYLE = (Path(html_report.__file__).parent / "page.css").read_text()

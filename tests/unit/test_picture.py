@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from exporter.diagnose import Outcome, diagnose_recording
+from exporter.diagnose.outcome import Outcome, diagnose_recording
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.picture import MOST_COLUMNS, Picture, Pictures, pictures
 from exporter.diagnosis.watch import Watch

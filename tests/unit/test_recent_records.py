@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from exporter.daemon import keep
-from exporter.diagnose import diagnose_recording
+from exporter.diagnose.outcome import diagnose_recording
 from exporter.ingest import Ingest
 from exporter.recent.log import RecentLog
 from exporter.recent.records import MOST_SECONDS, STRETCH_SECONDS, RecentRecords

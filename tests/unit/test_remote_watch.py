@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from exporter.diagnose import Outcome
+from exporter.diagnose.outcome import Outcome
+from exporter.diagnose.remote import watch_exporter
+from exporter.diagnose.remote_exporter import ExporterError, RemoteExporter
+from exporter.diagnose.remote_watch import RemoteWatch, state_text
 from exporter.diagnosis.findings import Verdict
 from exporter.recent.records import RecentRecords
 from exporter.recordings.reader import read_records
 from exporter.records import LoadEvent, LoadPhase, Record, RingSamples, Signal, ThroughputReference
-from exporter.remote_diagnosis import watch_exporter
-from exporter.remote_exporter import ExporterError, RemoteExporter
-from exporter.remote_watch import RemoteWatch, state_text
 from tests.unit.test_recording import BEGAN, Clock
 
 GOOD = {"taken_at": 0.0, "servers": []}

@@ -52,6 +52,7 @@ def test_a_real_server_of_four_stages_tells_what_its_scheduler_settled_on() -> N
         "max_running_requests": 2048,
         "decode_log_interval": 41,
         "disable_cuda_graph": True,
+        "device": "cpu",
         "disaggregation_mode": "null",
         "enable_dp_attention": False,
         "enable_dynamic_chunking": False,

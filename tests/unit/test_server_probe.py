@@ -60,7 +60,7 @@ class ManualSleep:
 
     async def pauses(self, count: int) -> None:
         """Waits until so many pauses began."""
-        async with asyncio.timeout(20), self._paused:
+        async with asyncio.timeout(60), self._paused:
             await self._paused.wait_for(lambda: len(self.seconds) >= count)
 
     async def end_one(self) -> None:
@@ -96,7 +96,7 @@ class Running:
 
     async def facts(self) -> dict[str, Any]:
         """The next facts emitted."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self._changed.wait()
         self._changed.clear()
         record = self.records[-1]
@@ -105,7 +105,7 @@ class Running:
 
     async def settled(self) -> str:
         """Waits until the probe asks no more by itself; what it says then."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.probe.settled.wait()
         return self.probe.health.last_error or ""
 

@@ -435,7 +435,7 @@ texts = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(texts)
 def test_any_text_is_read_without_an_exception(text):
     parsed = parse_line(text)

@@ -292,7 +292,7 @@ async def test_a_download_that_is_given_up_makes_room_and_no_noise(
                 assert answer.status == 200
                 await asyncio.to_thread(slow.begun.acquire)
         slow.may.set()
-        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+        async with asyncio.timeout(60), aiohttp.ClientSession() as session:
             status = 503
             while status == 503:  # until the server has seen that they went away
                 async with session.get(url) as answer:

@@ -35,7 +35,24 @@ MAX_CONTINUED_WRITERS = 64
 Fields = Mapping[str, "bytes | list[bytes]"]
 
 
-class EntryReader(Protocol):
+class Entry(Protocol):
+    """What is asked of the entry that a reader stands on; OSError when its file is damaged."""
+
+    def field(self, name: str, /) -> bytes:
+        """The first value of a field.
+
+        Raises:
+            KeyError: It has none of that name.
+        """
+
+    def fields(self) -> Fields:
+        """All fields."""
+
+    def realtime_us(self) -> int:
+        """When journald took it, in microseconds since 1970."""
+
+
+class EntryReader(Entry, Protocol):
     """What is used of `systemd.journal.Reader`. Not thread-safe, closing included."""
 
     fileno: Callable[[], int]
@@ -53,10 +70,6 @@ class EntryReader(Protocol):
     test_cursor: Callable[[str], bool]
     next_entry: Callable[[], bool]
     previous_entry: Callable[[], bool]
-    field: Callable[[str], bytes]
-    """Raises KeyError; the other calls raise OSError when a file is damaged or gone."""
-    fields: Callable[[], Fields]
-    realtime_us: Callable[[], int]
     cursor: Callable[[], str]
 
 
@@ -121,7 +134,7 @@ class CutLines:
             self._writer = ("_STREAM_ID", "_PID")
         self._continued: dict[tuple[bytes | None, ...], None] = {}
 
-    def is_piece(self, reader: EntryReader) -> bool:
+    def is_piece(self, reader: Entry) -> bool:
         """Whether the entry the reader stands on is no whole line; call once for every entry."""
         mark = field_or_none(reader, self._mark)
         if mark is None and not self._continued:
@@ -149,11 +162,11 @@ class EntryDecoder:
         self._cut_lines = CutLines(match)
         self._unit = match.unit
 
-    def stand_on(self, reader: EntryReader) -> None:
+    def stand_on(self, reader: Entry) -> None:
         """Takes note of the entry before the first to be decoded: the next may be its rest."""
         self._cut_lines.is_piece(reader)
 
-    def decode(self, reader: EntryReader, *, facts_only: bool = False) -> LogLine | None:
+    def decode(self, reader: Entry, *, facts_only: bool = False) -> LogLine | None:
         """The line of the entry the reader stands on; `None` if it is unwanted or refused.
 
         Raises:
@@ -201,7 +214,7 @@ class EntryDecoder:
             facts_only=facts_only,
         )
 
-    def _is_about_suppression(self, reader: EntryReader) -> bool:
+    def _is_about_suppression(self, reader: Entry) -> bool:
         """Whether this is journald's word about dropped messages; those of our unit are counted."""
         if field_or_none(reader, "MESSAGE_ID") != SUPPRESSED_MESSAGE_ID.encode():
             return False
@@ -232,7 +245,7 @@ def title_of(fields: Fields) -> str | None:
     return command_line if command_line.startswith(SCHEDULER_TITLE) else None
 
 
-def field_or_none(reader: EntryReader, name: str) -> bytes | None:
+def field_or_none(reader: Entry, name: str) -> bytes | None:
     """The first value of one field of the current entry; `None` if it has none of that name."""
     try:
         return reader.field(name)

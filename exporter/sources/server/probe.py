@@ -58,25 +58,27 @@ class ServerProbe:
         settled: Set while nothing more is asked until the next launch, with or without facts.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # one server's address and key, and what tests stand in for
         self,
         server: str,
         url: str,
         *,
         token_file: Path | None = None,
+        token: str | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         """Names the server and the base address of its API, as the configuration checked it.
 
-        The token is read from its file at each question, so a new one needs no restart; `clock`
-        is the wall clock of the records.
+        The token is read from its file at each question, so a new one needs no restart; `token`
+        is one that is known already. `clock` is the wall clock of the records.
         """
         self.health = SourceHealth(f"server:{server}")
         self._server = server
         self._url = url.rstrip("/")
         self._token_file = token_file
+        self._token = token
         self._clock = clock
         self._sleep = sleep
         self._answer_seconds = answer_seconds
@@ -147,7 +149,7 @@ class ServerProbe:
         Raises:
             NoAnswerError: There are none.
         """
-        token = None
+        token = self._token
         if self._token_file is not None:
             token = await asyncio.to_thread(read_token, self._token_file)
         if launch.refused and token == launch.refused_token:

@@ -1,0 +1,1 @@
+"""The program `diagnose`: why a pipeline is as fast as it is."""

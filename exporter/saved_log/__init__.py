@@ -1,0 +1,1 @@
+"""A log that was saved: a text file, or the journal exported as JSON."""
