@@ -16,6 +16,7 @@ PROGRAM = shutil.which("chromium")
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-lcd-text",
     "--no-proxy-server",
     "--disable-component-update",
     "--disable-domain-reliability",

@@ -34,7 +34,7 @@ FIRST_WINDOW_SECONDS = 32.0
 WORKING_EVIDENCE_RATIO = 0.05
 """A stage that works this share of 20 ms is evidence of requests; below it may be noise."""
 REMEMBERED_SECONDS = 600
-"""Ten minutes of 8 stages take about 4 MB."""
+"""Ten minutes of 8 stages take about 5 MB."""
 
 Ranks = Mapping[int, tuple[int, ...]]
 """GPUs of each pp_rank, in the order of their tp_rank."""

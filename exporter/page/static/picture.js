@@ -144,21 +144,24 @@ export class Picture {
     const count = Math.round((this.seconds * CELLS) / this.ticks);
     // On whole pixels of the screen: no seams between cells.
     const at = (cell) => Math.round((cell / count) * this.width * ratio) / ratio;
+    context.save();
+    context.translate(0, top + height); // stripes begin at the foot of each row
     for (let cell = 0; cell < count; cell += 1) {
       const start = first + cell * this.ticks;
       const shares = timeline.shares(rank, start, start + this.ticks);
       const left = at(cell);
       const wide = at(cell + 1) - left;
-      let bottom = top + height;
+      let bottom = 0;
       for (const state of ["working", "waiting", "resident", "idle", "unknown"]) {
         if (shares[state] < 0.004) continue;
         let share = shares[state] * height;
-        if (state === "unknown") share = bottom - top;
+        if (state === "unknown") share = height + bottom;
         context.fillStyle = paints[state];
         context.fillRect(left, bottom - share, wide, share);
         bottom -= share;
       }
     }
+    context.restore();
   }
 
   #x(at) {
