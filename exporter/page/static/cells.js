@@ -85,10 +85,10 @@ export class Timeline {
     return { watts: known?.watts[rank] ?? null, batch: known?.batch[rank] ?? null };
   }
 
-  /** Whether any second of a stretch is here. */
-  has(first, stop) {
-    for (let second = first; second < stop; second += 1) {
-      if (this.seconds.has(second)) return true;
+  /** Whether a second of a stretch is not here, of those that may have settled. */
+  lacks(first, stop) {
+    for (let second = first; second < Math.min(stop, this.newest + 1); second += 1) {
+      if (!this.seconds.has(second)) return true;
     }
     return false;
   }

@@ -10,10 +10,12 @@ const OVERVIEW_SECONDS = 60;
 const CLOSEUP_SECONDS = 3;
 const PAST_SECONDS = 540;
 const ALOUD_SECONDS = 20;
+const ASK_AGAIN_MS = 20_000;
 const STATES = ["working", "waiting", "resident", "idle", "unknown"];
 
 const timelines = new Map();
-const asked = new Set();
+/** When a minute of a pipeline was asked for. */
+const asked = new Map();
 const overview = new Picture(byId("overview"), 10, true);
 const closeup = new Picture(byId("closeup"), 1);
 let state = null;
@@ -54,7 +56,7 @@ function take(fresh) {
   showSources(state);
   showWaits(state, known.some(({ key }) => timelines.get(key)?.newest !== null));
   const one = known.find(({ key }) => key === chosen);
-  for (const part of ["verdict", "figures"]) byId(part).hidden = one === undefined;
+  for (const part of ["verdict", "figures", "picture", "now", "slots-now"]) byId(part).hidden = one === undefined;
   if (one === undefined) return;
   const said = state.said.find((each) => keyOf(each.server, each.dp_rank) === chosen);
   const sentence = showVerdict(said);
@@ -179,24 +181,22 @@ function read() {
   );
 }
 
-/** Seconds that were settled before this page came are asked for when they are looked at. */
+/** What is looked at and not here (it settled before this page came) is asked for, a minute at a time. */
 async function fetchPast(last) {
-  const [server, dp] = JSON.parse(chosen);
+  if (end === null) return;
+  const pipeline = timeline();
   for (let until = Math.ceil(last / 60) * 60; until > last - OVERVIEW_SECONDS; until -= 60) {
     const name = `${chosen} ${until}`;
     const first = Math.max(until - 60, Math.floor(last - OVERVIEW_SECONDS));
-    const isLive = until > newestEnd() - OVERVIEW_SECONDS - 1;
-    if (asked.has(name) || (isLive && timeline().has(first, first + 1))) continue;
-    if (isLive && end === null) continue;
-    asked.add(name);
+    if (!pipeline.lacks(first, until) || performance.now() - (asked.get(name) ?? -Infinity) < ASK_AGAIN_MS) continue;
+    asked.set(name, performance.now());
     try {
-      const answer = await fetch(`api/v1/timeline?${new URLSearchParams({ seconds: 60, until, cells: 20, server, dp_rank: dp })}`);
-      if (!answer.ok) throw new Error(answer.statusText);
-      remember(await answer.json());
-      schedule();
+      const answer = await fetch(`api/v1/timeline?seconds=60&until=${until}&cells=20`);
+      if (answer.ok) remember(await answer.json());
     } catch {
-      setTimeout(() => asked.delete(name), 5000);
+      // The connection says for itself that it is lost; what is missing is asked for again.
     }
+    schedule();
   }
 }
 
