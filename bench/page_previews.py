@@ -8,7 +8,6 @@ Needs systemd-journal-remote and chromium. No network.
 from __future__ import annotations
 
 import argparse
-import base64
 import tempfile
 import time
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 
+from bench.small_png import small_png
 from tests.browser import chromium
 from tests.running import RunningExporter
 
@@ -48,11 +48,10 @@ def draw(browser: Browser, url: str, output: Path, *, dark: bool) -> None:
     end = page.locator("#stages").bounding_box()
     assert end is not None
     clip = {"x": 0, "y": 0, "width": WIDTH, "height": end["y"] + end["height"] + 16, "scale": 1}
-    # Not Playwright's own: that is made quickly, and twice as large.
     found = context.new_cdp_session(page).send(
         "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip}
     )
-    output.write_bytes(base64.b64decode(found["data"]))
+    output.write_bytes(small_png(browser, found["data"]))
     context.close()
 
 

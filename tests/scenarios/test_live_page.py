@@ -103,11 +103,8 @@ def fixture_looks(browser: Browser, demos: Mapping[str, RunningExporter]) -> Cal
 # --- the picture ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scenario", SLICE[:-1])
-def test_every_cell_is_painted_as_the_model_knows_it(
-    looks: Callable[[str], Look], scenario: str
-) -> None:
-    overview, closeup, known = looks(scenario)
+def test_every_cell_is_painted_as_the_model_knows_it(looks: Callable[[str], Look]) -> None:
+    overview, closeup, known = looks("thundering_herd")
     assert len(overview.rows) == len(closeup.rows) == 8
     assert (overview.cell_seconds, closeup.cell_seconds) == (0.2, 0.02)
     assert (len(overview.rows[0]), len(closeup.rows[0])) == (300, 150)
@@ -138,14 +135,6 @@ def test_a_herd_runs_down_the_stages_as_a_diagonal_stripe(looks: Callable[[str],
         # 65 ms from stage to stage: the next one works three cells later.
         assert max(likeness, key=lambda lag: likeness[lag]) in (2, 3, 4), likeness
     assert all(0.05 < closeup.mean(row, CellState.WORKING) < 0.2 for row in range(8))
-
-
-def test_a_slow_stage_is_one_full_row_among_others_that_wait(looks: Callable[[str], Look]) -> None:
-    closeup = looks("stage_imbalance").closeup
-    assert closeup.mean(7, CellState.WORKING) > 0.9
-    for row in range(7):
-        assert closeup.mean(row, CellState.WORKING) < 0.8
-        assert closeup.mean(row, CellState.WAITING) > 0.2
 
 
 def test_time_before_the_first_second_is_unknown_and_not_idle(looks: Callable[[str], Look]) -> None:
@@ -249,7 +238,8 @@ def test_sentence_figures_and_tables_are_those_of_the_api(
     assert rows.count() == 8
     assert rows.nth(3).locator("th").inner_text() == "3"
     cells = rows.nth(3).locator("td").all_inner_texts()
-    assert cells[:2] == ["32", "32"]
+    assert cells[0].endswith("32")  # after "32 prefill + " while that is young
+    assert cells[1] == "32"
     assert cells[-1] == "3"
     assert watch.page.locator("#slots tbody tr").count() == 8
     assert "1.0 of 8" in watch.text("#figures")
@@ -354,6 +344,16 @@ def test_a_lost_connection_is_said_and_found_again(browser: Browser, tmp_path: P
 # --- what takes half a minute to be known ----------------------------------------------------------
 
 
+def test_a_slow_stage_is_one_full_row_among_others_that_wait(looks: Callable[[str], Look]) -> None:
+    overview, closeup, known = looks("stage_imbalance")
+    assert differences(overview, known) == []
+    assert differences(closeup, known) == []
+    assert closeup.mean(7, CellState.WORKING) > 0.9
+    for row in range(7):
+        assert closeup.mean(row, CellState.WORKING) < 0.8
+        assert closeup.mean(row, CellState.WAITING) > 0.2
+
+
 def test_residency_alone_is_never_drawn_as_work(looks: Callable[[str], Look]) -> None:
     overview, closeup, known = looks(SLICE[-1])
     assert differences(overview, known) == []
@@ -366,7 +366,7 @@ def test_residency_alone_is_never_drawn_as_work(looks: Callable[[str], Look]) ->
 def test_seconds_from_before_the_page_was_opened_are_fetched(
     browser: Browser, herd: RunningExporter
 ) -> None:
-    herd.wait_until(lambda: len(Known(herd).seconds) >= 70, WAITS_SECONDS)
+    herd.wait_until(lambda: len(Known(herd).seconds) >= 63, WAITS_SECONDS)
     with watching(browser, herd.url) as watch:
         watch.page.wait_for_selector("#overview canvas[data-from]")
         watch.page.click("#back")

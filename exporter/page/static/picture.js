@@ -89,9 +89,11 @@ export class Picture {
    */
   draw(timeline, rows, seconds, end, cursor, span) {
     const ratio = window.devicePixelRatio || 1;
-    const width = Math.max(Math.floor(this.canvas.parentElement.clientWidth - this.#sides()), 60);
     const height = this.#rowHeight(rows.length);
     this.top = this.strip ? STRIP : 0;
+    this.#label(this.names, rows.map((row) => row.name), height);
+    this.#label(this.shares, rows.map((row) => row.share), height);
+    const width = Math.max(Math.floor(this.host.clientWidth - this.#sides()), 60);
     this.pitch = height + GAP;
     this.rows = rows;
     this.from = end - seconds;
@@ -102,8 +104,6 @@ export class Picture {
     this.canvas.style.height = `${tall}px`;
     this.canvas.width = width * ratio;
     this.canvas.height = tall * ratio;
-    this.#label(this.names, rows.map((row) => row.name), height);
-    this.#label(this.shares, rows.map((row) => row.share), height);
     Object.assign(this.canvas.dataset, {
       from: this.from, seconds, rows: rows.length, top: this.top, pitch: this.pitch, rowHeight: height, cell: this.cellSeconds,
     });
