@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from exporter.pipeline.bubbles import TELLS_WAITING
 from exporter.pipeline.clock import Second
 from exporter.pipeline.figures import PipelineFigures, StageFigures
 from exporter.pipeline.grid import CELL_SECONDS, METHODS
@@ -35,6 +36,7 @@ CELLS: Json = {
     "units": UNITS,
     "planes": ["observed", "working", "waiting", "method"],
     "methods": [str(method) for method in METHODS],
+    "tells_waiting": [str(method) for method in METHODS if method in TELLS_WAITING],
 }
 """How to read the cells of a second: planes one after the other, a byte a cell."""
 

@@ -32,6 +32,7 @@ class RunningVerdict:
 
     Attributes:
         judged_at: In the records' clock.
+        missing: What would have to be known for a surer one.
         window_seconds: The steady part it rests on; `None` where there was none.
     """
 
@@ -41,6 +42,7 @@ class RunningVerdict:
     sentence: str
     gain: str
     advice: tuple[str, ...]
+    missing: tuple[str, ...]
     window_seconds: float | None
 
 
@@ -84,6 +86,7 @@ def _judge(
             sentence(diagnosis),
             gain_text(diagnosis),
             tuple(advice(diagnosis)),
+            tuple(diagnosis.missing),
             diagnosis.figures.window_seconds,
         )
     return verdicts

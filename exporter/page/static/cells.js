@@ -5,7 +5,6 @@
 
 export const CELLS = 50;
 const KEPT_SECONDS = 600;
-const TELLS_WAITING = new Set(["gpm", "power"]);
 
 /** How a stretch of time is divided; the rest of 1 was not seen. */
 export const nothing = () => ({ working: 0, waiting: 0, resident: 0, idle: 0, unknown: 1 });
@@ -41,7 +40,7 @@ export class Timeline {
       if (this.newest === null || each.second > this.newest) this.newest = each.second;
     }
     this.units = format.units;
-    this.tells = format.methods.map((method) => TELLS_WAITING.has(method));
+    this.tells = format.methods.map((method) => format.tells_waiting.includes(method));
     for (const second of this.seconds.keys()) {
       if (second < this.newest - KEPT_SECONDS) this.seconds.delete(second);
     }

@@ -3,6 +3,7 @@
 import { duration, number, percent, unit, UNKNOWN, words } from "./words.js";
 
 const SHOWN_TEXT = 400;
+const MOST_MISSING = 3;
 /** Controls, and what turns the direction of text around: a name could disguise what follows it. */
 const INVISIBLE =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g;
@@ -76,18 +77,22 @@ export function showVerdict(said) {
   }
   say(byId("more"), more);
   const next = told && verdict.verdict !== "healthy" ? verdict.advice[0] : undefined;
-  say(byId("advice"), next ? `Try next: ${next}` : "");
+  const open = verdict !== null && !told ? verdict.missing.slice(0, MOST_MISSING).join("; ") : "";
+  say(byId("advice"), next ? `Try next: ${next}` : open ? `Not known: ${open}` : "");
   return told ? `${words(verdict.verdict)}. ${verdict.sentence}` : (said?.figures ?? "");
 }
 
-const TOTAL_KEYS = ["prefill", "decode"];
+/** By these methods work is an upper bound. */
+const BOUNDS = ["forward_occupancy", "residency"];
+const isBound = (stage) => BOUNDS.includes(stage.method);
+const MODES = ["prefill", "decode"];
 const sum = (values) => (values.length && values.every((each) => each !== null) ? values.reduce((a, b) => a + b, 0) : null);
 const highest = (values) => (values.some((each) => each !== null) ? Math.max(...values.filter((each) => each !== null)) : null);
 
 export function showFigures(pipeline, said) {
   const slots = pipeline.slots;
   const rates = pipeline.stages.map((stage) => stage.generation_tokens_per_second);
-  const bound = pipeline.stages.some((stage) => stage.method === "residency" || stage.method === "forward_occupancy");
+  const bound = pipeline.stages.some(isBound);
   const most = bound && pipeline.occupancy_ratio !== null ? "≤ " : "";
   const least = bound && pipeline.bubble_ratio !== null ? "≥ " : "";
   fillPairs(byId("figures"), [
@@ -117,14 +122,12 @@ const COLUMNS = [
   ["GPU", (s, g) => g.map((each) => `${each.gpu}${each.up === false ? " (lost)" : ""}`).join(", ") || UNKNOWN, false],
 ];
 
-const isBound = (stage) => stage.method === "residency" || stage.method === "forward_occupancy";
-
 function most(stage, share) {
   return (isBound(stage) && share !== null && share !== undefined ? "≤ " : "") + percent(share);
 }
 
 function batch(stage) {
-  const parts = TOTAL_KEYS.filter((mode) => (stage.batch_size?.[mode] ?? null) !== null);
+  const parts = MODES.filter((mode) => (stage.batch_size?.[mode] ?? null) !== null);
   if (!parts.length) return UNKNOWN;
   return parts.map((mode) => `${stage.batch_size[mode]}${mode === "prefill" ? " prefill" : ""}`).join(" + ");
 }
