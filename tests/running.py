@@ -33,7 +33,7 @@ PROMETHEUS_ACCEPTS = (
 )
 """The Accept header of Prometheus 2.42."""
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 100.0
 """How long a busy machine may take over what takes it a moment."""
 LOOK_EVERY_SECONDS = 0.1
 _PROC = Path("/proc")

@@ -12,6 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.running import PATIENCE_SECONDS
+
 COMPLETIONS = "/v1/completions"
 NATIVE = "/generate"
 CHAT = "/v1/chat/completions"
@@ -96,12 +98,12 @@ class StreamingServer:
 
     async def streams(self, count: int) -> None:
         """Waits until so many requests stream at once."""
-        async with asyncio.timeout(60), self.changed:
+        async with asyncio.timeout(PATIENCE_SECONDS), self.changed:
             await self.changed.wait_for(lambda: self.at_once >= count)
 
     async def idle(self) -> None:
         """Waits until it took note that nobody listens any more."""
-        async with asyncio.timeout(60), self.changed:
+        async with asyncio.timeout(PATIENCE_SECONDS), self.changed:
             await self.changed.wait_for(lambda: self.at_once == 0)
 
     # --- answers -------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ class LiveCap:
 
     async def becomes(self, value: int) -> None:
         """Waits until this value is taken."""
-        async with asyncio.timeout(60), self._changed:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
             await self._changed.wait_for(lambda: self.value == value)
 
     async def answer(self, request: web.Request) -> web.Response:

@@ -35,6 +35,7 @@ from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_text, contract
 from exporter.diagnosis.terminal import wrapped
 from exporter.load.report import load_lines, troubles
+from exporter.load.result import EndReason
 
 HELP = "say why a pipeline is as fast as it is"
 DESCRIPTION = """\
@@ -60,12 +61,12 @@ EXIT_HEALTHY = 0
 EXIT_FAULT = 1
 EXIT_CANNOT_TELL = 2
 EXIT_FAILED = 3
-"""Of an experiment; the verdict on the server as it is stands in the report."""
+"""An experiment failed or the server went away; what was measured until then is reported."""
 _EXITS = {Verdict.HEALTHY: EXIT_HEALTHY, Verdict.CANNOT_TELL: EXIT_CANNOT_TELL}
 
 
 def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
-    """Diagnoses and prints; the exit code is the verdict, or that an experiment failed.
+    """Diagnoses and prints; the exit code is the verdict, or that the run failed.
 
     `config` names the sources.
 
@@ -89,9 +90,15 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
         if write_page is not None:
             command = command_line(arguments.argv)
             write_page(page(outcome, command, comparison=comparison, made_at=time.time()))
-    if outcome.experiment is not None and outcome.experiment.failed:
+    if _failed(outcome):
         return EXIT_FAILED
     return _EXITS.get(outcome.diagnosis.verdict, EXIT_FAULT)
+
+
+def _failed(outcome: Outcome) -> bool:
+    if outcome.experiment is not None and outcome.experiment.failed:
+        return True
+    return any(point.ended_by is EndReason.ALL_FAILED for point in outcome.points)
 
 
 def _outcome(arguments: argparse.Namespace, config: Callable[[], Config]) -> Outcome:

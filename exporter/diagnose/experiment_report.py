@@ -100,7 +100,7 @@ def _row(label: str, *cells: str) -> Iterator[str]:
 def _slots(figures: Figures) -> str:
     slots = figures.slots
     if slots.sizes is None or slots.slots is None:
-        return "not observable"
+        return "not observable" if slots.effective is None else "not all seen"
     return " ".join(map(str, [*slots.sizes, *[0] * (slots.slots - len(slots.sizes))]))
 
 

@@ -66,7 +66,7 @@ def _micro_batch_cap(figures: Figures) -> list[str]:
     requests, stages = figures.requests, figures.pp_size or 1
     if not requests:
         return [f"{flag}: requests in flight over {stages} stages, so that no slot takes them all"]
-    size = max(math.ceil(requests / stages), 1)
+    size = max(math.ceil(round(requests) / stages), 1)
     default = "max_running_requests over the stages, often hundreds"
     return [
         f"{flag} {size}: {requests:.0f} requests over {stages} stages; a slot takes what waits when "

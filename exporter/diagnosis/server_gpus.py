@@ -35,7 +35,7 @@ def server_gpus(watch: Watch, server: str, span: Span | None) -> dict[str, objec
 def _expected(facts: Mapping[str, FactValue]) -> int | None:
     """GPUs the server runs on, all nodes; with attention by dp the replicas share those of tp."""
     stages, ranks = count_of(facts, "pp_size"), count_of(facts, "tp_size")
-    if stages is None or ranks is None:
+    if stages is None or ranks is None or facts.get("device") == "cpu":
         return None
     replicas = 1 if facts.get("enable_dp_attention") is True else count_of(facts, "dp_size") or 1
     return stages * ranks * replicas

@@ -128,7 +128,7 @@ def thundering_herd(figures: Figures) -> Finding:
             verdict, Evidence("batch_requests", round(batch, 2), ">= 2", "decode lines", False)
         )
     if slots.effective is None:
-        return _unseen(figures, verdict)
+        return _herd_at_least(figures, bound)
     if slots.effective > bound:
         return excluded(verdict, _slots_evidence(figures, expected, supports=False))
     bubble = _bubble_evidence(figures, HIGH_BUBBLE_RATIO)
@@ -139,6 +139,22 @@ def thundering_herd(figures: Figures) -> Finding:
         source = "number of working stages over time: far below 1 a batch travels"
         evidence.append(Evidence("active_stages_variance_ratio", value, "< 0.5", source, low))
     return Finding(verdict, _score(figures, 0.85, bubble), tuple(evidence), _even_gain(figures))
+
+
+def _herd_at_least(figures: Figures, bound: float) -> Finding:
+    """One slot is seen that leaves the hidden ones next to nothing, as long as it was seen."""
+    verdict, most = Verdict.THUNDERING_HERD, figures.effective_at_most
+    if most is None or most > bound:
+        return _unseen(figures, verdict)
+    bubble = _bubble_evidence(figures, HIGH_BUBBLE_RATIO)
+    known = (_bound_evidence(figures, most, f"<= {bound:g}"), *([bubble] if bubble else []))
+    score = min(_score(figures, 0.6, bubble), _NEAR_BOUND)
+    return Finding(verdict, score, known, _even_gain(figures), (Missing.SLOTS,))
+
+
+def _bound_evidence(figures: Figures, most: float, expected: str) -> Evidence:
+    source = f"the largest batch seen, {figures.slots.active_from}"
+    return Evidence("effective_at_most", round(most, 2), f"{expected} of {figures.pp_size}", source)
 
 
 def uneven_split(figures: Figures) -> Finding:
@@ -173,10 +189,10 @@ def _uneven_at_least(figures: Figures) -> Finding:
     stages = figures.pp_size or 0
     if most is None or not requests or most >= FILLED_RATIO * min(stages, requests):
         return _unseen(figures, verdict)
+    if most <= herd_bound(stages):
+        return _unseen(figures, verdict)  # a herd
     bubble = _bubble_evidence(figures, 1.0 - _FULL_OCCUPANCY)
-    source = f"the largest batch seen, {figures.slots.active_from}"
-    expected = f"< {FILLED_RATIO * min(stages, requests):.2g} of {stages}"
-    evidence = Evidence("effective_at_most", round(most, 2), expected, source)
+    evidence = _bound_evidence(figures, most, f"< {FILLED_RATIO * min(stages, requests):.2g}")
     known = (evidence, *([bubble] if bubble else []))
     score = min(_score(figures, 0.6, bubble), 0.7)
     return Finding(verdict, score, known, _even_gain(figures), (Missing.SLOTS,))
@@ -210,7 +226,7 @@ def over_split(figures: Figures) -> Finding:
         busy = occupancy >= 0.85
         evidence.append(Evidence("occupancy_ratio", round(occupancy, 3), ">= 0.85", "GPUs", busy))
         score = 0.4 if not busy else min(score + (0.2 if figures.measured else 0.05), 0.9)
-    ratio, why = gain, "pass times fitted to the present load and a single stream"
+    ratio, why = gain, "passes take as long as fitted to this load and a single stream"
     if ratio is None and many:
         ratio, why = active / stages, "a pass takes as long with twice the requests: an upper bound"
     finding = Finding(verdict, score, tuple(evidence), Gain(ratio, why))
@@ -262,7 +278,7 @@ def _even_gain(figures: Figures) -> Gain:
     if figures.even_split_gain_ratio is not None:
         return Gain(
             figures.even_split_gain_ratio,
-            "pass times fitted to the present load and a single stream",
+            "passes take as long as fitted to this load and a single stream",
         )
     stages, slots = figures.pp_size or 1, figures.slots
     requests = figures.requests or 1.0

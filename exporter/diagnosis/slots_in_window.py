@@ -163,7 +163,10 @@ def _by_moments(
     """
     interval, slots = count_of(facts, "decode_log_interval"), figures.slots
     decodes = [line for line in lines if line.mode is Mode.DECODE and line.running_reqs]
-    if interval is None or slots is None or len(decodes) < _LEAST_SAMPLE:
+    least = _LEAST_SAMPLE
+    if figures.active is not None and not figures.aliased:
+        least = min(least, _LEAST_LINES * figures.active)  # every slot has shown as often
+    if interval is None or slots is None or len(decodes) < least:
         return figures
     sizes = [float(line.running_reqs or 0) for line in decodes]
     mean, square = fmean(sizes), fmean(size * size for size in sizes)

@@ -41,7 +41,11 @@ def _occupancy(figures: Figures) -> str:
 def _spread(figures: Figures) -> str:
     slots, requests = figures.slots, figures.requests
     held = "the requests" if requests is None else f"{requests:.0f} requests"
-    effective = "?" if slots.effective is None else f"{slots.effective:.2g}"
+    effective = "?"
+    if slots.effective is not None:
+        effective = f"{slots.effective:.2g}"
+    elif figures.effective_at_most is not None:
+        effective = f"at most {figures.effective_at_most:.2g}"
     return f"{held} sit in {effective} of {figures.pp_size} micro-batches"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import _parser
+from exporter.diagnosis.findings import Verdict
 from exporter.metric_catalog import CATALOG, PREFIX
 from exporter.settings import SERVER_SETTINGS, SETTINGS
 
@@ -50,3 +51,9 @@ def test_the_makefile_names_only_targets_that_exist() -> None:
     assert phony is not None
     for target in phony[1].split():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_verdict_is_explained() -> None:
+    page = ROOT / "docs" / "diagnose.md"
+    told = re.findall(r"^\| `([a-z_]+)` \|", page.read_text(), re.MULTILINE)
+    assert told == [str(verdict) for verdict in Verdict]

@@ -36,7 +36,7 @@ CONTRACT = [
 ]
 HERD = Path(__file__).parents[1] / "data" / "recordings" / "thundering_herd.jsonl.gz"
 WATCH_SECONDS = 22.0
-ENDS_WITHIN_SECONDS = WATCH_SECONDS + 2 * PATIENCE_SECONDS
+ENDS_WITHIN_SECONDS = WATCH_SECONDS + PATIENCE_SECONDS
 SMALL = ("--concurrency=2", "--max-tokens=16", "--prompt-tokens=16", "--warmup=0")
 
 
@@ -192,7 +192,8 @@ async def test_a_server_that_goes_away_leaves_what_was_measured(tmp_path: Path) 
         await sent(server, 200)
         await server.stop()
         ended = await end_of(process)
-    assert ended.code != EXIT_ERROR
+    assert ended.code == EXIT_ERROR
+    assert ended.answer["verdict"] in set(Verdict)
     (load,) = ended.answer["figures"]["load"]
     assert load["ended_by"] == "all_failed"
     assert load["output_tokens"] > 0

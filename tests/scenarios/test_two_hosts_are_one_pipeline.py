@@ -33,7 +33,7 @@ RECORDED_SECONDS = 150.0
 SCRAPED_SECONDS = 35
 """Levels of power are learned in the first 10; the rules' 30 s begin while they are."""
 TOLERANCE = 0.02
-"""The replays start at about the same time, so their windows of 30 s are not quite the same."""
+"""The replays of a scenario start at about the same time: their windows of 30 s differ a little."""
 PATIENCE_SECONDS = 60.0
 
 SHARES = {
@@ -131,7 +131,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             return f"127.0.0.1:{replay.port}", 1
 
         names = [recording.stem for recording in recordings]
-        with ThreadPoolExecutor(len(recordings)) as at_once:
+        with ThreadPoolExecutor(len(HOSTS)) as at_once:
             jobs = dict(zip(names, at_once.map(replayed, recordings), strict=True))
         rules = [DEPLOYED / "recording.rules.yaml"]
         running = stack.enter_context(running_prometheus(folder, jobs, rules))

@@ -132,6 +132,21 @@ def test_a_herd_told_by_working_stages_alone_is_not_sure() -> None:
     assert diagnosis.confidence < CONFIDENT
 
 
+def test_hidden_slots_are_bounded_by_the_largest_that_is_seen() -> None:
+    hidden = replace(slots(28, 2, 1, 1), sizes=None, effective=None, reason="hidden")
+    work = stages(*[0.15] * STAGES)
+    seen = figures(of=work, held=hidden, mean_batch_requests=28.0)
+    herd = diagnose(replace(seen, effective_at_most=1.3))
+    assert (herd.verdict, is_sure(herd, Verdict.THUNDERING_HERD)) == (
+        Verdict.THUNDERING_HERD,
+        False,
+    )
+    assert Missing.SLOTS in herd.missing
+    assert Verdict.UNEVEN_SPLIT not in herd.also
+    assert diagnose(replace(seen, effective_at_most=4.0)).verdict is Verdict.UNEVEN_SPLIT
+    assert advice(herd)[0].startswith("--pp-max-micro-batch-size 4:")
+
+
 def test_unequal_slots_are_an_uneven_split() -> None:
     held = slots(12, 7, 4, 3, 2, 2, 1, 1)
     diagnosis = diagnose(figures(of=stages(*[0.35] * STAGES), held=held))

@@ -316,7 +316,7 @@ def start_program(environment: dict[str, str], seconds: float) -> subprocess.Pop
 def test_a_whole_process_finds_the_driver_and_reads_it_exactly(tmp_path: Path) -> None:
     fake = FakeNvml(tmp_path / "nvml", gpus=8)
     fake.lose(3)
-    program = start_program(fake.environment(measured_costs=True), 4.0)
+    program = start_program(fake.environment(measured_costs=True), 8.0)
     out, err = program.communicate(timeout=60)
     assert program.returncode == 0, err
     told = json.loads(out)

@@ -145,7 +145,7 @@ async def test_a_single_stream_gives_a_reference() -> None:
 
 async def test_the_warm_up_is_driven_but_not_measured() -> None:
     async with StreamingServer() as server:
-        result, records = await drive(server, replace(PLAN, warmup_seconds=0.05))
+        result, records = await drive(server, replace(PLAN, warmup_seconds=0.5))
     assert len(server.prompts) > 9
     assert result.output_tokens is not None
     assert result.output_tokens < server.tokens_sent
