@@ -28,8 +28,8 @@ JUDGE_SECONDS = 30.0
 """How often the verdict is made anew."""
 FIRST_JUDGE_SECONDS = 0.3
 """After the first viewer's page is there."""
-SHOWN_SECONDS = 60
-"""What a new viewer gets at once."""
+SHOWN_SECONDS = 70
+"""What a new viewer gets at once: the minute that is drawn, and how far settling may be behind."""
 MOST_VIEWERS = 64
 HELD_EVENTS = 8
 """Events that wait for one viewer, at most."""
