@@ -70,7 +70,7 @@ async def test_an_address_where_nobody_listens_is_an_error(unused_tcp_port: int)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say what to look at: --recording, --attach, --url, --exporter"),
+        ([], "say what to look at: --recording, --log, --attach, --url, --exporter"),
         (["--exporter=http://h:1", "--attach"], "--attach is about sources here"),
         (["--exporter=http://h:1", "--recording=x.jsonl"], "--recording is about sources here"),
         (["--exporter=http://h:1", "--file=x.log"], "--file is about sources here"),

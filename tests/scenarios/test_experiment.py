@@ -73,7 +73,8 @@ async def test_a_herd_becomes_an_even_split_and_both_are_measured_over_their_own
     tmp_path: Path,
 ) -> None:
     saved = tmp_path / "both.jsonl.gz"
-    plan = LoadPlan(32, 16, 4096, warmup_seconds=1.0, duration_seconds=5.0)
+    # A slot prints once in a second; its sizes want six lines.
+    plan = LoadPlan(32, 16, 4096, warmup_seconds=1.0, duration_seconds=10.0)
     async with SimulatedSglang(HERD, tmp_path) as server:
         source = ServerConfig(name="sglang", files=(str(server.log_file),))
         outcome = await drive_experiment(
