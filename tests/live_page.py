@@ -86,9 +86,10 @@ class Known:
     def __init__(self, running: RunningExporter, seconds: int = 120) -> None:
         answer = json.loads(running.get(f"/api/v1/timeline?seconds={seconds}&cells=20").text)
         pipelines = answer["pipelines"]
-        self.seconds: dict[int, Any] = {
-            each["second"]: each for each in (pipelines[0]["seconds"] if pipelines else ())
-        }
+        self.seconds: dict[int, list[Any]] = {}
+        for each in pipelines[0]["seconds"] if pipelines else ():
+            # One in which the map of stages changed comes in parts.
+            self.seconds.setdefault(each["second"], []).append(each)
 
     def shares(self, rank: int, at: float, seconds: float) -> Shares:
         """How a stage spent a stretch of whole cells; of what is not known nothing was seen."""
@@ -96,13 +97,13 @@ class Known:
         stop = first + round(seconds * CELLS)
         sums = [0.0] * 4
         for cell in range(first, stop):
-            text = self.seconds.get(cell // CELLS, {}).get("cells", {}).get(str(rank))
-            if text is None:
-                continue
-            packed = base64.b64decode(text)
-            planes = StageCells(*(packed[at : at + CELLS] for at in range(0, 4 * CELLS, CELLS)))
-            for index, share in enumerate(planes.shares(cell % CELLS, cell % CELLS + 1)):
-                sums[index] += share / (stop - first)
+            for part in self.seconds.get(cell // CELLS, ()):
+                if (text := part["cells"].get(str(rank))) is None:
+                    continue
+                packed = base64.b64decode(text)
+                planes = StageCells(*(packed[at : at + CELLS] for at in range(0, 4 * CELLS, CELLS)))
+                for index, share in enumerate(planes.shares(cell % CELLS, cell % CELLS + 1)):
+                    sums[index] += share / (stop - first)
         return Shares(*sums)
 
 
