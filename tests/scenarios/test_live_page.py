@@ -228,26 +228,6 @@ def test_keys_move_a_cursor_through_stages_and_time(watch: Watching) -> None:
 # --- beside the picture --------------------------------------------------------------------------
 
 
-def test_sentence_figures_and_tables_are_those_of_the_api(
-    watch: Watching, herd: RunningExporter
-) -> None:
-    watch.wait(lambda: watch.text("#verdict-title").lower() == "thundering herd", WAITS_SECONDS)
-    assert "of 8 micro-batches" in watch.text("#sentence")
-    assert "Try next: " in watch.text("#advice")
-    rows = watch.page.locator("#stages tbody tr")
-    assert rows.count() == 8
-    assert rows.nth(3).locator("th").inner_text() == "3"
-    cells = rows.nth(3).locator("td").all_inner_texts()
-    assert cells[0].endswith("32")  # after "32 prefill + " while that is young
-    assert cells[1] == "32"
-    assert cells[-1] == "3"
-    assert watch.page.locator("#slots tbody tr").count() == 8
-    assert "1.0 of 8" in watch.text("#figures")
-    assert "journal:sglang" in watch.text("#sources")
-    assert "SGLANG_LOG_FORWARD_ITERS=1" in watch.text("#switch-on")
-    watch.wait(lambda: "herd" in watch.page.locator("#aloud").text_content())  # type: ignore[operator]  # there is one
-
-
 def test_the_last_minute_is_saved_as_a_recording(watch: Watching) -> None:
     with watch.page.expect_download() as download:
         watch.page.click("#save")
@@ -372,3 +352,23 @@ def test_seconds_from_before_the_page_was_opened_are_fetched(
         watch.page.click("#back")
         watch.wait(lambda: "paused" in watch.text("#overview-title"))
         watch.wait(lambda: differences(drawn(watch.page, "overview"), Known(herd)) == [])
+
+
+def test_sentence_figures_and_tables_are_those_of_the_api(
+    watch: Watching, herd: RunningExporter
+) -> None:
+    watch.wait(lambda: watch.text("#verdict-title").lower() == "thundering herd", WAITS_SECONDS)
+    assert "of 8 micro-batches" in watch.text("#sentence")
+    assert "Try next: " in watch.text("#advice")
+    rows = watch.page.locator("#stages tbody tr")
+    assert rows.count() == 8
+    assert rows.nth(3).locator("th").inner_text() == "3"
+    cells = rows.nth(3).locator("td").all_inner_texts()
+    assert cells[0].endswith("32")  # after "32 prefill + " while that is young
+    assert cells[1] == "32"
+    assert cells[-1] == "3"
+    assert watch.page.locator("#slots tbody tr").count() == 8
+    assert "1.0 of 8" in watch.text("#figures")
+    assert "journal:sglang" in watch.text("#sources")
+    assert "SGLANG_LOG_FORWARD_ITERS=1" in watch.text("#switch-on")
+    watch.wait(lambda: "herd" in watch.page.locator("#aloud").text_content())  # type: ignore[operator]  # there is one
