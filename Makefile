@@ -60,7 +60,8 @@ dashboards: $(VENV)/.dev ## Rewrite grafana/dashboards from the code that builds
 dashboards-check: $(VENV)/.dev ## Fail if a dashboard is not what the code builds
 	$(BIN)/python -m grafana.build_dashboards --check
 
-previews: $(VENV)/.dev ## Draw docs/images from live demos (7 minutes; needs Debian's chromium)
+previews: $(VENV)/.dev ## Draw docs/images from live demos (12 minutes; needs Debian's chromium)
+	$(BIN)/python -m bench.page_previews --output docs/images
 	$(BIN)/python -m bench.previews --output docs/images
 
 bench: $(VENV)/.dev ## What the exporter costs, against a fake driver (bench/README.md names the rest)

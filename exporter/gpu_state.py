@@ -19,6 +19,8 @@ GAUGE_FRESH_SECONDS = 5.0
 """Gauges are read once a second; older than this (a hanging driver) they are unknown."""
 RARE_GAUGE_FRESH_SECONDS = 30.0
 """The same for counters of the driver that are read every ten seconds."""
+POWER_SECONDS = 600
+"""Seconds whose mean power is kept, for a look back."""
 THROTTLE_READ_SECONDS = 3.0
 """A throttle reason is charged the time since the reading before it, if that is not longer."""
 
@@ -31,7 +33,7 @@ class GpuSeries:
         self.up: bool | None = None
         self.down_reason: str | None = None
         self.utilization = SignalIntegral()
-        self.power = SignalIntegral()
+        self.power = SignalIntegral(POWER_SECONDS)
         self.sm = SignalIntegral()
         self.dram = SignalIntegral()
         self.xid_errors: Counter[int] = Counter()

@@ -15,7 +15,7 @@ from exporter import __version__
 from exporter.admission import Admission
 from exporter.change_log import HintLog, MethodLog
 from exporter.collector import ExporterState
-from exporter.pipeline.figures import SecondFigures
+from exporter.pipeline.clock import Second
 from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
 from exporter.records import (
@@ -237,17 +237,13 @@ class Ingest:
         """The model at this instant of the clock the records carry."""
         return self.model.snapshot(self.clock())
 
-    def timelines(self, seconds: float) -> dict[tuple[str, int], tuple[SecondFigures, ...]]:
-        """The settled seconds of every pipeline, by server and dp_rank, at most the last 300."""
-        snapshot = self.snapshot()
-        since = snapshot.taken_at - seconds
-        return {
-            (server.name, pipeline.dp_rank): self.model.timeline(
-                server.name, pipeline.dp_rank, since
-            )
-            for server in snapshot.servers
-            for pipeline in server.pipelines
-        }
+    def seconds(self, server: str, dp_rank: int) -> tuple[Second, ...]:
+        """The settled seconds of a pipeline, oldest first, at most 600."""
+        return self.model.seconds(server, dp_rank)
+
+    def watts(self, gpu: int, second: int) -> float | None:
+        """Mean power of a GPU over an epoch second of the newest ten minutes."""
+        return self.model.watts(gpu, second)
 
     def scraped(self) -> None:
         """Keeps the positions behind the newest snapshot; called before a scrape is answered."""

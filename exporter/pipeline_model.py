@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from exporter.activity.gpu import GpuActivity
 from exporter.gpu_state import GpuSeries
 from exporter.pipeline.clock import Second
-from exporter.pipeline.figures import SecondFigures
 from exporter.records import (
     ActivityWindow,
     Batch,
@@ -225,15 +224,15 @@ class PipelineModel:
         known = (activity.levels() for activity in self._activities.values())
         return tuple(levels for levels in known if levels is not None)
 
-    def timeline(self, server: str, dp_rank: int, since: float) -> tuple[SecondFigures, ...]:
-        """The settled seconds of a pipeline from `since` on, oldest first, at most 300."""
-        known = self._servers.get(server)
-        return known.pipelines.timeline(dp_rank, since) if known else ()
-
     def seconds(self, server: str, dp_rank: int) -> tuple[Second, ...]:
-        """The settled seconds of a pipeline as they are kept, oldest first, at most 300."""
+        """The settled seconds of a pipeline as they are kept, oldest first, at most 600."""
         known = self._servers.get(server)
         return known.pipelines.seconds(dp_rank) if known else ()
+
+    def watts(self, gpu: int, second: int) -> float | None:
+        """Mean power of a GPU over an epoch second of the newest ten minutes."""
+        series = self._gpus.get(gpu)
+        return series.power.second_mean(second) if series else None
 
     def snapshot(self, now: float) -> Snapshot:
         """Everything known at `now`, in the clock of the records."""

@@ -14,7 +14,8 @@ GAP_FACTOR = 2.0
 """A sample further than this many nominal spans behind the one before covers its own span only:
 what lies between was overwritten in the ring or never taken."""
 
-_KEPT_SECONDS = 16
+KEPT_SECONDS = 16
+"""Whole seconds whose means are kept."""
 _FULL_SECOND = 0.9
 """Covered share from which a second counts as complete (samples do not end on its border)."""
 
@@ -29,9 +30,18 @@ class SignalIntegral:
         last_at: End of the newest sample, epoch seconds; `None` before the first.
     """
 
-    __slots__ = ("_seconds", "last_at", "missed_seconds", "observed_seconds", "value_seconds")
+    __slots__ = (
+        "_kept_seconds",
+        "_seconds",
+        "last_at",
+        "missed_seconds",
+        "observed_seconds",
+        "value_seconds",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, kept_seconds: int = KEPT_SECONDS) -> None:
+        """Begins empty; `kept_seconds` whole seconds keep a mean of their own."""
+        self._kept_seconds = kept_seconds
         self.observed_seconds = 0.0
         self.missed_seconds = 0.0
         self.value_seconds = 0.0
@@ -71,20 +81,20 @@ class SignalIntegral:
             known[0] += end - start
             known[1] += (end - start) * value
             return
-        second = math.floor(max(start, end - _KEPT_SECONDS))
+        second = math.floor(max(start, end - self._kept_seconds))
         start = max(start, second)
         while start < end:
             stop = min(end, second + 1)
             entry = seconds.get(second)
             if entry is None:
                 entry = seconds[second] = [0.0, 0.0]
-                seconds.pop(second - _KEPT_SECONDS, None)
+                seconds.pop(second - self._kept_seconds, None)
             entry[0] += stop - start
             entry[1] += (stop - start) * value
             start = stop
             second += 1
-        if len(seconds) > 2 * _KEPT_SECONDS:  # after a gap: drop what is behind it
-            for old in [key for key in seconds if key < second - _KEPT_SECONDS]:
+        if len(seconds) > 2 * self._kept_seconds:  # after a gap: drop what is behind it
+            for old in [key for key in seconds if key < second - self._kept_seconds]:
                 del seconds[old]
 
     def second_mean(self, second: int) -> float | None:

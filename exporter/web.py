@@ -1,4 +1,4 @@
-"""HTTP: /metrics, health, readiness and a landing page, from snapshots alone.
+"""HTTP: /metrics, health, readiness, the JSON and the live page, from snapshots alone.
 
 No request touches the driver, the journal or a file other than the state file. No error page
 shows a path or a stack trace.
@@ -7,6 +7,7 @@ shows a path or a stack trace.
 from __future__ import annotations
 
 import gzip
+import json
 import logging
 import os
 import re
@@ -20,8 +21,11 @@ from prometheus_client.process_collector import ProcessCollector
 from exporter.api import pipeline_json, timeline_json
 from exporter.collector import ExporterState, SnapshotCollector
 from exporter.config import Config
-from exporter.landing_page import landing_page
-from exporter.pipeline.figures import SecondFigures
+from exporter.page.feed import LiveFeed
+from exporter.page.files import PageFiles
+from exporter.page.stream import LiveStream
+from exporter.page.verdicts import RunningVerdicts
+from exporter.pipeline.clock import Second
 from exporter.recent.records import MOST_SECONDS as MOST_RECORDED_SECONDS
 from exporter.recent.records import RecentRecording
 from exporter.recording_download import RecordingDownload
@@ -35,8 +39,10 @@ _CLIENT_ERRORS.setLevel(logging.CRITICAL)
 """What aiohttp says of malformed requests: any client could fill the log with it."""
 
 SHUTDOWN_SECONDS = 1.0
-MOST_SECONDS = 300
+MOST_SECONDS = 600
 """How far back /api/v1/timeline can look."""
+THREAD_PACKS_BYTES = 1 << 16
+"""A longer answer is packed by a thread: ten minutes of cells are 2 MB."""
 GZIP_LEVEL = 1
 """Fast: text this repetitive shrinks to a tenth at any level."""
 
@@ -50,8 +56,11 @@ class Served(Protocol):
     def state(self, snapshot: Snapshot) -> ExporterState:
         """The exporter itself, beside that snapshot."""
 
-    def timelines(self, seconds: float) -> Mapping[tuple[str, int], Sequence[SecondFigures]]:
-        """The settled seconds of every pipeline, by server and dp_rank."""
+    def seconds(self, server: str, dp_rank: int) -> Sequence[Second]:
+        """The settled seconds of a pipeline, oldest first."""
+
+    def watts(self, gpu: int, second: int) -> float | None:
+        """Mean power of a GPU over an epoch second."""
 
     def scraped(self) -> None:
         """Keeps the reading positions behind the newest snapshot."""
@@ -82,6 +91,8 @@ class WebServer:
         """Serves nothing yet; `recording` gives the newest seconds as they are now."""
         self._served = served
         self._download = RecordingDownload(recording)
+        self._feed = LiveFeed(served, RunningVerdicts(recording, served.seconds))
+        self._files = PageFiles()
         self._process = ProcessCollector(registry=None)
         app = web.Application(middlewares=[_plain_errors])
         app.router.add_get("/metrics", self._metrics)
@@ -90,7 +101,9 @@ class WebServer:
         app.router.add_get("/api/v1/pipeline", self._pipeline)
         app.router.add_get("/api/v1/timeline", self._timeline)
         app.router.add_get("/api/v1/recording", self._recording)
-        app.router.add_get("/", self._landing)
+        app.router.add_get("/api/v1/live", LiveStream(self._feed).answer)
+        app.router.add_get("/", self._page)
+        app.router.add_get("/static/{name}", self._file)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -121,6 +134,7 @@ class WebServer:
 
     async def close(self) -> None:
         """Answers what is in progress, at most a second, and stops listening."""
+        self._feed.close()
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -154,10 +168,22 @@ class WebServer:
         seconds = _seconds_of(request, MOST_SECONDS)
         if seconds is None:
             return _bad_seconds(MOST_SECONDS)
-        timelines = self._served.timelines(seconds)
-        return web.json_response(
-            timeline_json(timelines, self._served.snapshot().taken_at - seconds)
+        cells, until = request.query.get("cells", ""), request.query.get("until", "")
+        if cells not in ("", "20") or not re.fullmatch("[0-9]{0,12}", until, re.ASCII):
+            return web.Response(
+                status=400, text="cells is 20 or left out, until a whole epoch second or left out\n"
+            )
+        snapshot = self._served.snapshot()
+        end = int(until) if until else None
+        since = (snapshot.taken_at if end is None else end) - seconds
+        found = timeline_json(snapshot, self._served, since, end, cells=bool(cells))
+        response = web.Response(
+            text=json.dumps(found),
+            content_type="application/json",
+            zlib_executor_size=THREAD_PACKS_BYTES,
         )
+        response.enable_compression()
+        return response
 
     async def _recording(self, request: web.Request) -> web.StreamResponse:
         seconds = _seconds_of(request, MOST_RECORDED_SECONDS)
@@ -165,16 +191,11 @@ class WebServer:
             return _bad_seconds(MOST_RECORDED_SECONDS)
         return await self._download.answer(request, seconds)
 
-    async def _landing(self, _request: web.Request) -> web.Response:
-        page = landing_page(self._served.snapshot(), self._served.healths())
-        return web.Response(
-            text=page,
-            content_type="text/html",
-            headers={
-                "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
-                "X-Content-Type-Options": "nosniff",
-            },
-        )
+    async def _page(self, request: web.Request) -> web.Response:
+        return self._files.answer(request, "index.html")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        return self._files.answer(request, request.match_info["name"])
 
 
 def _seconds_of(request: web.Request, most: int) -> int | None:

@@ -22,7 +22,7 @@ from exporter.stage_map import StageMapper
 log = logging.getLogger(__name__)
 
 HARVEST_SECONDS = 60.0
-"""How often settled seconds are taken from the model, which keeps 300 of them."""
+"""How often settled seconds are taken from the model, which keeps 600 of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from exporter.pipeline.bubbles import (
 from exporter.pipeline.figures import StageState
 from exporter.pipeline.grid import CELLS_PER_SECOND, ActivityGrid, GpuSecond
 from exporter.pipeline.in_flight import InFlight
+from exporter.pipeline.newest_batches import NewestBatches
 from exporter.pipeline.stage_cells import StageCells
 from exporter.records import ActivityWindow, Batch, Method
 
@@ -32,7 +33,8 @@ FIRST_WINDOW_SECONDS = 32.0
 """A GPU that sent none yet is waited for this long: its levels may not be known before."""
 WORKING_EVIDENCE_RATIO = 0.05
 """A stage that works this share of 20 ms is evidence of requests; below it may be noise."""
-REMEMBERED_SECONDS = 300
+REMEMBERED_SECONDS = 600
+"""Ten minutes of 8 stages take about 5 MB."""
 
 Ranks = Mapping[int, tuple[int, ...]]
 """GPUs of each pp_rank, in the order of their tp_rank."""
@@ -98,6 +100,8 @@ class Second:
     """`None` unless all expected stages were seen."""
     window_seconds: float
     """The longest windows a stage was seen through."""
+    batches: Mapping[int, int] = field(default_factory=dict)
+    """Requests in the newest batch that each stage had printed by then, by pp_rank."""
     inflight: Mapping[int, tuple[float, float]] | None = None
     """Seconds observed and worked in flight by pp_rank; `None` while undecided."""
     inflight_ratio: float | None = None
@@ -125,6 +129,7 @@ class PipelineClock:
         self.expected: tuple[int, ...] | None = None
         self.ranks_since = -math.inf
         self._grid = ActivityGrid()
+        self._batches = NewestBatches()
         self._maps: list[tuple[float, Ranks]] = []
         self._awaited_since: dict[int, float] = {}
         self._heard_at: dict[int, float] = {}
@@ -175,6 +180,7 @@ class PipelineClock:
     def fold_batch(self, batch: Batch) -> None:
         """Takes a line: evidence of requests, and of time going by where no GPU is seen."""
         self.flight.fold_batch(batch)
+        self._batches.fold(batch)
         if batch.logged_at >= self._advanced_at + 1.0:
             self.advance(batch.logged_at)
 
@@ -252,6 +258,7 @@ class PipelineClock:
             {pp_rank: StageSummary.of(stage) for pp_rank, stage in stages.items()},
             together,
             max(stage.length_seconds for stage in stages.values()),
+            self._batches.by(second + 1),
         )
         self.recent.append(settled)
         self._undecided.append((settled, stages))

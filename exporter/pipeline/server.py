@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from exporter.pipeline.clock import PipelineClock, Second
-from exporter.pipeline.figures import PipelineFigures, SecondFigures, Variance
+from exporter.pipeline.figures import PipelineFigures, Variance
 from exporter.pipeline.gain_fit import GainFit, Operation
 from exporter.pipeline.means import (
     active_mean,
@@ -20,7 +20,6 @@ from exporter.pipeline.means import (
     mean_seconds,
     mean_working,
     occupancy,
-    second_figures,
     skew_and_balance,
     stage_figures,
     variance,
@@ -183,15 +182,8 @@ class ServerPipelines:
             for dp_rank in sorted(self._pipelines)
         )
 
-    def timeline(self, dp_rank: int, since: float) -> tuple[SecondFigures, ...]:
-        """The settled seconds of one pipeline from `since` on, oldest first, at most 300."""
-        pipeline = self._pipelines.get(dp_rank)
-        if pipeline is None:
-            return ()
-        return tuple(second_figures(s) for s in pipeline.clock.recent if s.second >= since)
-
     def seconds(self, dp_rank: int) -> tuple[Second, ...]:
-        """The settled seconds of one pipeline as they are kept, oldest first, at most 300."""
+        """The settled seconds of one pipeline as they are kept, oldest first, at most 600."""
         pipeline = self._pipelines.get(dp_rank)
         return () if pipeline is None else tuple(pipeline.clock.recent)
 

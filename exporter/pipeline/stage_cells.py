@@ -12,9 +12,9 @@ from typing import NamedTuple
 from exporter.pipeline.bubbles import TELLS_WAITING, StageSecond
 from exporter.pipeline.grid import CELL_SECONDS, METHODS
 
-_UNITS = 250
+UNITS = 250
 """Of a whole cell; its parts are kept to 0.4 % of it."""
-_UNITS_PER_SECOND = _UNITS / CELL_SECONDS
+_UNITS_PER_SECOND = UNITS / CELL_SECONDS
 
 
 class Shares(NamedTuple):
@@ -55,6 +55,10 @@ class StageCells:
             bytes(max(method, 0) for method in stage.methods),
         )
 
+    def planes(self) -> bytes:
+        """All of it: the bytes of one kind after those of the other, in the order of the fields."""
+        return self.observed + self.working + self.waiting + self.methods
+
     def shares(self, first: int, stop: int) -> Shares:
         """How the time from cell `first` before `stop` is divided."""
         working = waiting = resident = idle = 0.0
@@ -69,9 +73,9 @@ class StageCells:
             else:
                 resident += works
                 idle += seen - works
-        whole = _UNITS * max(stop - first, 1)
+        whole = UNITS * max(stop - first, 1)
         return Shares(working / whole, waiting / whole, resident / whole, idle / whole)
 
 
 def _rounded(seconds: Sequence[float]) -> bytes:
-    return bytes([min(int(each * _UNITS_PER_SECOND + 0.5), _UNITS) for each in seconds])
+    return bytes([min(int(each * _UNITS_PER_SECOND + 0.5), UNITS) for each in seconds])

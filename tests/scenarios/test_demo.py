@@ -100,7 +100,8 @@ def test_neither_key_nor_prompt_of_the_journal_comes_out_anywhere(
 
 
 def outputs_of(running: RunningExporter) -> dict[str, str]:
-    pages = ("/metrics", "/", "/-/ready", "/-/healthy", "/missing")
+    api = ("/api/v1/pipeline", "/api/v1/timeline?seconds=60&cells=20")
+    pages = ("/metrics", "/", "/-/ready", "/-/healthy", "/missing", *api)
     return {page: running.get(page).text for page in pages} | {
         "openmetrics": running.get("/metrics", PROMETHEUS_ACCEPTS).text,
         "stderr": running.said,

@@ -1,23 +1,26 @@
 """The HTTP server over what it is given to serve."""
 
 import asyncio
+import base64
 import gzip
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from typing import Any
 
 import aiohttp
 import pytest
 
 from exporter.collector import ExporterState
 from exporter.config import Config
-from exporter.pipeline.figures import SecondFigures
+from exporter.pipeline.clock import Second
 from exporter.recent.records import RecentRecords
 from exporter.recording_download import MOST_AT_ONCE
-from exporter.records import GpuIdentity, SourceHealth
+from exporter.records import GpuIdentity, Method, SourceHealth, StageGpu, StageMap
 from exporter.snapshot import Snapshot
 from exporter.web import CannotListenError, WebServer
+from tests.settled import settled, stage
 from tests.unit.test_collector import STATE
 from tests.unit.test_pipeline_model import T, decode, facts, fold
 
@@ -45,9 +48,12 @@ class Served:
     def scraped(self) -> None:
         self.scrapes += 1
 
-    def timelines(self, seconds: float) -> dict[tuple[str, int], tuple[SecondFigures, ...]]:
-        second = SecondFigures(int(T), {0: 0.9, 1: 0.5}, {0: 0.1}, 1.0)
-        return {("kimi", 0): (second,)}
+    def seconds(self, server: str, dp_rank: int) -> tuple[Second, ...]:
+        stages = {0: stage(0.9, 0.1), 1: stage(0.5, None, Method.RESIDENCY)}
+        return tuple(settled(int(T) - back, stages, {0: 32}) for back in (90, 2, 1, 0))
+
+    def watts(self, gpu: int, second: int) -> float | None:
+        return 250.04 if gpu == 3 else None
 
     def healths(self) -> tuple[SourceHealth, ...]:
         return (self.source,)
@@ -157,17 +163,61 @@ async def test_the_snapshot_is_served_as_json(http: aiohttp.ClientSession) -> No
     assert running == {0: None, 1: 7}
 
 
+async def timeline(http: aiohttp.ClientSession, query: str) -> dict[str, Any]:
+    headers = {"Accept-Encoding": "identity"}
+    async with http.get(f"/api/v1/timeline?{query}", headers=headers) as answer:
+        assert answer.status == 200
+        body: dict[str, Any] = await answer.json()
+        return body
+
+
 async def test_the_timeline_is_served_as_json(http: aiohttp.ClientSession) -> None:
-    async with http.get("/api/v1/timeline?seconds=30") as answer:
-        body = await answer.json()
+    body = await timeline(http, "seconds=30")
     (pipeline,) = body["pipelines"]
     assert (pipeline["server"], pipeline["dp_rank"]) == ("kimi", 0)
-    assert pipeline["seconds"][0]["working_ratio"] == {"0": 0.9, "1": 0.5}
+    assert [each["second"] - int(T) for each in pipeline["seconds"]] == [-2, -1, 0]
+    assert pipeline["seconds"][0] == {
+        "second": int(T) - 2,
+        "working_ratio": {"0": 0.9, "1": 0.5},
+        "waiting_ratio": {"0": 0.1},
+        "in_flight_ratio": 1.0,
+    }
     assert body["since"] == T + 1 - 30
 
 
+async def test_cells_are_planes_of_bytes(http: aiohttp.ClientSession, served: Served) -> None:
+    map_ = StageMap("kimi", T, (StageGpu(0, 0, 0, 3), StageGpu(0, 1, 0, 4)), "configuration")
+    served.model.fold(map_)
+    body = await timeline(http, "seconds=30&cells=20")
+    assert body["cells"]["units"] == 250
+    assert body["cells"]["planes"] == ["observed", "working", "waiting", "method"]
+    second = body["pipelines"][0]["seconds"][-1]
+    planes = base64.b64decode(second["cells"]["1"])
+    methods = body["cells"]["methods"]
+    assert [planes[0], planes[50], planes[100]] == [250, 125, 0]
+    assert methods[planes[150]] == "residency"
+    assert len(planes) == 200
+    assert second["batch"] == {"0": 32}
+    assert second["watts"] == {"0": 250.0}
+
+
+async def test_the_timeline_ends_where_it_is_asked_to(http: aiohttp.ClientSession) -> None:
+    body = await timeline(http, f"seconds=60&until={int(T) - 60}")
+    (pipeline,) = body["pipelines"]
+    assert [each["second"] - int(T) for each in pipeline["seconds"]] == [-90]
+
+
+@pytest.mark.parametrize("query", ["cells=200", "cells=x", "until=x", "until=-1", "until=1e9"])
+async def test_cells_and_ends_that_do_not_exist_are_refused(
+    http: aiohttp.ClientSession, query: str
+) -> None:
+    async with http.get(f"/api/v1/timeline?{query}") as answer:
+        assert answer.status == 400
+        assert "epoch second" in await answer.text()
+
+
 @pytest.mark.parametrize("seconds", ["0", "-1", "601", "x", "1e2", "٣", "9" * 50, "0" * 9 + "1"])
-@pytest.mark.parametrize(("path", "most"), [("timeline", 300), ("recording", 600)])
+@pytest.mark.parametrize(("path", "most"), [("timeline", 600), ("recording", 600)])
 async def test_a_bad_number_of_seconds_is_refused(
     http: aiohttp.ClientSession, path: str, most: int, seconds: str
 ) -> None:
@@ -254,17 +304,36 @@ async def test_a_download_that_is_given_up_makes_room_and_no_noise(
     assert caplog.records == []
 
 
-async def test_the_landing_page_shows_stages_and_escapes_what_it_shows(
-    http: aiohttp.ClientSession, served: Served
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "text/html"),
+        ("/static/page.js", "text/javascript"),
+        ("/static/page.css", "text/css"),
+        ("/static/palette.css", "text/css"),
+    ],
+)
+async def test_the_page_allows_itself_its_own_files_and_nothing_else(
+    http: aiohttp.ClientSession, path: str, kind: str
 ) -> None:
-    served.model = fold(decode(server="<b>kimi</b>", pp=1, running=7))
-    served.source = replace(served.source, last_error="<i>no</i>")
-    async with http.get("/", headers={"Accept-Encoding": "identity"}) as answer:
-        page = await answer.text()
-        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    assert "<td>0 / 1</td><td>7</td>" in page
-    assert "&lt;b&gt;kimi&lt;/b&gt;" in page
-    assert "&lt;i&gt;no&lt;/i&gt;" in page
+    async with http.get(path) as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == f"{kind}; charset=utf-8"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy
+        tag = answer.headers["ETag"]
+    async with http.get(path, headers={"If-None-Match": tag}) as answer:
+        assert (answer.status, await answer.read()) == (304, b"")
+    async with http.get(path, headers={"If-None-Match": '"another"'}) as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "feed.py", "..%2Ffeed.py", "%2Fetc%2Fpasswd", ""])
+async def test_only_the_page_has_static_files(http: aiohttp.ClientSession, name: str) -> None:
+    async with http.get(f"/static/{name}") as answer:
+        assert answer.status == 404
 
 
 async def test_a_taken_port_names_the_option_to_change(
