@@ -16,18 +16,10 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from bench.small_png import small_png
+from exporter.simulator import SCENARIOS
 from tests.browser import chromium
 from tests.running import RunningExporter
 
-SCENARIOS = (
-    "thundering_herd",
-    "stage_imbalance",
-    "uneven_split",
-    "global_stall",
-    "transfer_bound",
-    "gpu_fault",
-    "gpu_lost",
-)
 SECONDS, SECONDS_OF_GPU_LOST = 110.0, 48.0
 """How old a demo is when it is looked at; the card is lost from the 20th second to the 40th."""
 AT_ONCE = 4
@@ -67,7 +59,7 @@ def main() -> None:
     parser.add_argument("--dark", action="store_true")
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
-    scenarios = given.scenario or SCENARIOS
+    scenarios = given.scenario or list(SCENARIOS)
     with chromium() as browser:
         for first in range(0, len(scenarios), AT_ONCE):
             with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
