@@ -75,9 +75,9 @@ async def drive_experiment(
         course = _Course(live, load, trial)
         await live.until(course.run(), course.say, alone=True)
         outcome = course.outcome()
-    warn_if_silent(outcome, live, load.url)
-    check_measured(load.url, outcome, was_stopped=live.was_stopped)
-    return outcome
+        warn_if_silent(outcome, live, load.url)
+        check_measured(load.url, outcome, was_stopped=live.was_stopped)
+        return outcome
 
 
 class _Course:

@@ -80,11 +80,10 @@ async def attach(
     async with recording_at(save) as writer:
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
         await live.until(asyncio.sleep(seconds), said, alone=False)
-        outcome = live.outcome()
-    if not live.watch.batches and live.troubles:
-        told = "; ".join(f"{name}: {why}" for name, why in live.troubles.items())
-        raise NothingSeenError(f"no batch line of a server was seen: {told}")
-    return outcome
+        if not live.watch.batches and live.troubles:
+            told = "; ".join(f"{name}: {why}" for name, why in live.troubles.items())
+            raise NothingSeenError(f"no batch line of a server was seen: {told}")
+        return live.outcome()
 
 
 async def drive(
@@ -109,9 +108,9 @@ async def drive(
         driving = Driving(load, live.ingest.handle)
         await live.until(driving.run(), driving.say, alone=True)
         outcome = live.outcome(driving.points)
-    warn_if_silent(outcome, live, load.url)
-    check_measured(load.url, outcome, was_stopped=live.was_stopped)
-    return outcome
+        warn_if_silent(outcome, live, load.url)
+        check_measured(load.url, outcome, was_stopped=live.was_stopped)
+        return outcome
 
 
 def warn_if_silent(outcome: Outcome, live: LiveWatch, url: str) -> None:

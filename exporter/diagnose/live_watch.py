@@ -19,9 +19,10 @@ from typing import Any
 from exporter.config import Config
 from exporter.daemon import (
     STOPPING,
+    CannotRecordError,
     ignore_signals,
     keep,
-    open_recording,
+    recording_to,
     stopped,
 )
 from exporter.diagnose.outcome import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
@@ -177,20 +178,23 @@ async def recording_at(
 ) -> AsyncIterator[RecordingWriter | None]:
     """A recording that is made meanwhile; `None`: none is. `clock` is that of its records.
 
+    It takes its name only where the diagnosis came to something.
+
     Raises:
         CannotRecordError: The file cannot be created.
     """
     if path is None:
         yield None
         return
-    writer = open_recording(path, "--save", clock)
+    is_over = False
     try:
-        yield writer
-    finally:
-        try:
-            writer.close()
-        except OSError as error:
-            log.error("cannot finish the recording %s: %s", path, error.strerror)  # noqa: TRY400  # the remedy counts, not the stack
+        with recording_to(path, "--save", clock) as writer:
+            yield writer
+            is_over = True
+    except CannotRecordError as error:
+        if not is_over:
+            raise
+        log.error("%s", error)  # noqa: TRY400  # the remedy counts, not the stack
 
 
 def state_text(snapshot: Snapshot) -> str:

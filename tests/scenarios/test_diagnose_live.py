@@ -228,9 +228,14 @@ async def test_an_address_where_nobody_listens_is_an_error(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     address = f"http://127.0.0.1:{unused_tcp_port}"
-    ended = await diagnose(f"--url={address}", f"--file={tmp_path}/s.log", *SMALL)
+    saved = tmp_path / "keep.jsonl"
+    saved.write_text("the one before")
+    ended = await diagnose(
+        f"--url={address}", f"--file={tmp_path}/s.log", f"--save={saved}", *SMALL
+    )
     assert ended.code == EXIT_ERROR
     assert "connection refused" in ended.answer["error"]
+    assert saved.read_text() == "the one before"
 
 
 # --- options -----------------------------------------------------------------------------------
@@ -259,7 +264,9 @@ def test_options_that_do_not_go_together_are_named(
 def test_a_recording_that_cannot_be_saved_names_the_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = tmp_path / "missing" / "now.jsonl"
-    arguments = ["diagnose", "--attach", f"--file={tmp_path}/s.log", f"--save={output}"]
-    assert main([*arguments, "--no-nvml"]) == EXIT_ERROR
-    assert "--save" in capsys.readouterr().err
+    (tmp_path / "now.txt").write_text("kept")
+    for name in ("missing/now.jsonl", "now.txt"):
+        arguments = ["diagnose", "--attach", f"--file={tmp_path}/s.log"]
+        assert main([*arguments, "--no-nvml", f"--save={tmp_path / name}"]) == EXIT_ERROR
+        assert "--save" in capsys.readouterr().err
+    assert (tmp_path / "now.txt").read_text() == "kept"
