@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from exporter.config import Config, ConfigError
+from exporter.config import DEFAULT_UNIT, Config, ConfigError
 from exporter.diagnose.experiment import Trial
 from exporter.diagnose.from_log import LogQuestion
 from exporter.diagnose.live import DrivenLoad
@@ -61,7 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--attach", action="store_true", help="watch the server on this host, without a load"
     )
-    what.add_argument("--url", help="drive a load against the server at this address and watch it")
+    what.add_argument(
+        "--url",
+        help="drive a load against the server at this address and watch it by its log, which a "
+        f"source below names (default: --unit {DEFAULT_UNIT})",
+    )
     parser.add_argument(
         "--exporter",
         metavar="URL",
@@ -160,7 +165,7 @@ def check_together(arguments: argparse.Namespace) -> None:
         for name in (*_PLANNED, "sweep", "token_file", "experiment"):
             known = name == "concurrency" and arguments.log is not None
             if getattr(arguments, name) is not None and not known:
-                raise ConfigError(f"--{name.replace('_', '-')} is about a load: give --url too")
+                raise ConfigError(_without_load(name, arguments))
     if arguments.experiment is not None:
         _check_experiment(arguments)
     for past in ("recording", "log"):
@@ -169,6 +174,14 @@ def check_together(arguments: argparse.Namespace) -> None:
                 raise ConfigError(f"--{name} is about a live server, --{past} is of the past")
     if arguments.log is not None:
         _check_log(arguments)
+
+
+def _without_load(name: str, arguments: argparse.Namespace) -> str:
+    past = arguments.recording is not None or arguments.log is not None
+    remedy = "what is past had its own" if past else "give --url too"
+    if name == "concurrency":
+        remedy = "it goes with --url or --log"
+    return f"--{name.replace('_', '-')} is about a load: {remedy}"
 
 
 def _check_experiment(arguments: argparse.Namespace) -> None:
@@ -209,7 +222,7 @@ def log_question(arguments: argparse.Namespace, config: Callable[[], Config]) ->
 
 def _check_ways(arguments: argparse.Namespace) -> None:
     """Something to look at is named, and nothing of this host beside another's exporter."""
-    if not any(getattr(arguments, name) for name in _WAYS):
+    if all(getattr(arguments, name) in (None, False) for name in _WAYS):
         raise ConfigError(f"say what to look at: --{', --'.join(_WAYS)}; --help tells more")
     if arguments.exporter is None:
         return
@@ -224,11 +237,7 @@ def driven_load(arguments: argparse.Namespace) -> DrivenLoad:
     Raises:
         PlanError: It cannot be driven.
     """
-    if not arguments.url.startswith(("http://", "https://")):
-        raise PlanError(
-            f"cannot load {arguments.url!r}: an address begins with http:// or https://, "
-            "like http://127.0.0.1:30000"
-        )
+    _check_address(arguments.url)
     values = {
         field: getattr(arguments, option)
         for option, field in _PLANNED.items()
@@ -247,6 +256,22 @@ def driven_load(arguments: argparse.Namespace) -> DrivenLoad:
         arguments.sweep or (plan.concurrency,),
         find_token(arguments.token_file, os.environ),
     )
+
+
+def _check_address(url: str) -> None:
+    wanted = "like http://127.0.0.1:30000"
+    if not url.startswith(("http://", "https://")):
+        raise PlanError(
+            f"cannot load {url!r}: an address begins with http:// or https://, {wanted}"
+        )
+    try:
+        parts = urlsplit(url)
+        is_good = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        is_good = False
+    if not is_good:
+        # Not repeated: a password may stand in it.
+        raise PlanError(f"cannot load what --url names: it is no valid address, {wanted}")
 
 
 def _tried_value(text: str) -> int:

@@ -294,13 +294,17 @@ def test_made_up_servers_are_bounded(tmp_path: Path) -> None:
         (bytes(range(256)) * 20, "no text"),
         (b"LPKSHHRH" + bytes(100), "journalctl --file"),
         (b"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1\n", "-o json --all"),
+        (b"__REALTIME_TIMESTAMP=1\n_BOOT_ID=a\nMESSAGE\n\1\0\0\0\0\0\0\0a\n", "-o json --all"),
         (b'{\n\t"MESSAGE" : "x"\n}\n', "-o json --all"),
         (b"\x28\xb5\x2f\xfd\x00", "zstd"),
         (b'{"type":"header","format":"sglang-pipeline-recording","version":1}\n', "--recording"),
         ("\ufeff[2026".encode("utf-16"), "UTF-16"),
         (b"\x1f\x8bnot really", "cannot"),
     ],
-    ids=["empty", "binary", "journal", "export", "pretty", "zstd", "recording", "utf16", "gzip"],
+    ids=[
+        *("empty", "binary", "journal", "export", "binary export"),
+        *("pretty", "zstd", "recording", "utf16", "gzip"),
+    ],
 )
 def test_what_is_no_log_is_named_with_a_remedy(content: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "given"
