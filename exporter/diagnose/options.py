@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from exporter.config import DEFAULT_UNIT, Config, ConfigError
 from exporter.diagnose.experiment import Trial
 from exporter.diagnose.from_log import LogQuestion
 from exporter.diagnose.live import DrivenLoad
+from exporter.load.detection import check_address
 from exporter.load.micro_batch_cap import CAP, MOST_CAP, CapControl
-from exporter.load.plan import LoadPlan, PlanError
+from exporter.load.plan import LoadPlan
 from exporter.load.tokens import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, find_token
 from exporter.sources.journal.entries import JournalMatch
 
@@ -235,9 +235,10 @@ def driven_load(arguments: argparse.Namespace) -> DrivenLoad:
     """The load that the options ask for.
 
     Raises:
+        NoTargetError: The address is none.
         PlanError: It cannot be driven.
     """
-    _check_address(arguments.url)
+    check_address(arguments.url)
     values = {
         field: getattr(arguments, option)
         for option, field in _PLANNED.items()
@@ -256,22 +257,6 @@ def driven_load(arguments: argparse.Namespace) -> DrivenLoad:
         arguments.sweep or (plan.concurrency,),
         find_token(arguments.token_file, os.environ),
     )
-
-
-def _check_address(url: str) -> None:
-    wanted = "like http://127.0.0.1:30000"
-    if not url.startswith(("http://", "https://")):
-        raise PlanError(
-            f"cannot load {url!r}: an address begins with http:// or https://, {wanted}"
-        )
-    try:
-        parts = urlsplit(url)
-        is_good = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
-    except ValueError:
-        is_good = False
-    if not is_good:
-        # Not repeated: a password may stand in it.
-        raise PlanError(f"cannot load what --url names: it is no valid address, {wanted}")
 
 
 def _tried_value(text: str) -> int:

@@ -16,6 +16,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from exporter.load.answer import Api
 from exporter.load.failures import MEANINGS, FailureKind, LoadError, RequestFailedError
@@ -36,6 +37,27 @@ _NEXT_WAY = {FailureKind.REJECTED, FailureKind.UNUSABLE, FailureKind.BROKEN_OFF}
 
 class NoTargetError(LoadError):
     """No endpoint of the server streams tokens to us; the message says why and what to do."""
+
+
+def check_address(url: str) -> None:
+    """Checks that a text is the address of something, without asking there.
+
+    Raises:
+        NoTargetError: It is not.
+    """
+    wanted = "like http://127.0.0.1:30000"
+    if not url.startswith(("http://", "https://")):
+        raise NoTargetError(
+            f"cannot load {url!r}: an address begins with http:// or https://, {wanted}"
+        )
+    try:
+        parts = urlsplit(url)
+        is_good = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        is_good = False
+    if not is_good:
+        # Not repeated: a password may stand in it.
+        raise NoTargetError(f"cannot load what --url names: it is no valid address, {wanted}")
 
 
 async def find_target(
