@@ -50,7 +50,6 @@ class LiveWatch:
         watch: What reached the model so far, or since `start_anew`.
         ingest: Takes the records of a load too, by `handle`.
         was_stopped: A signal ended it.
-        troubles: What keeps a log from being read, by source, when the watch ended.
     """
 
     def __init__(
@@ -64,10 +63,20 @@ class LiveWatch:
         """Opens nothing yet; `driver` and `proc_root` stand in for NVML and /proc."""
         self.watch = Watch()
         self.was_stopped = False
-        self.troubles: dict[str, str] = {}
+        self._troubles: dict[str, str] | None = None
         self._earlier: list[Watch] = []
         self._writer = writer
         self.ingest = live_ingest(config, driver=driver, proc_root=proc_root, tap=self._tap)
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """What keeps a log from being read, by source, now or when the watch ended."""
+        return self._log_troubles() if self._troubles is None else self._troubles
+
+    @property
+    def heard(self) -> bool:
+        """Whether a batch line was seen."""
+        return any(watch.batches for watch in (*self._earlier, self.watch))
 
     async def until(
         self, work: Coroutine[Any, Any, None], said: Callable[[Snapshot], str], *, alone: bool
@@ -95,7 +104,7 @@ class LiveWatch:
                 if reading.done() and not alone:
                     break
             self.was_stopped = stopping.done()
-            self.troubles = self._log_troubles()  # before the sources are closed
+            self._troubles = self._log_troubles()  # before the sources are closed
         finally:
             for task in tasks:
                 task.cancel()

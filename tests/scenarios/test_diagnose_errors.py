@@ -97,8 +97,11 @@ async def test_a_load_that_no_line_speaks_of_leaves_its_own_figures_and_a_remedy
 ) -> None:
     (tmp_path / "s.log").write_text("of another program\n")
     async with StreamingServer() as server:
-        ended = await diagnose(f"--url={server.url}", f"--file={tmp_path}/s.log", *BRIEF)
+        ended = await diagnose(
+            f"--url={server.url}", f"--file={tmp_path}/s.log", *BRIEF, "--warmup=2"
+        )
     assert ended.code == EXIT_CANNOT_TELL
+    assert ended.said.count("no batch line was seen: is this the log") == 2, "at once, at the end"
     assert WITHOUT_A_LINE in ended.answer["summary"]
     assert ended.answer["missing"] == [Missing.LINES]
     assert "is this the log of the server?" in ended.answer["advice"][0]
