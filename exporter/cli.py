@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import sys
@@ -32,6 +33,7 @@ from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
 from exporter.simulator import SCENARIOS
 from exporter.source_options import add_sources, config_of
+from exporter.standard_output import CannotPrintError, put
 from exporter.web import CannotListenError
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ FAILURES = (
     NothingSeenError,
     ReportError,
     daemon.CannotRecordError,
+    CannotPrintError,
     StateFileInUseError,
     FatalSourceError,
     OSError,
@@ -79,8 +82,7 @@ class _Parser(argparse.ArgumentParser):
     """Leaves the exit to `main`: argparse's own status, 2, is a verdict."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        raise _UsageError(f"{self.prog}: {message}")
+        raise _UsageError(f"{self.prog}: {message}; --help tells more")
 
 
 def _listen(text: str) -> tuple[str | None, int]:
@@ -220,7 +222,7 @@ def _run(arguments: argparse.Namespace) -> int:
         case "compare":
             return compare_command.run(arguments)
         case "replay" if arguments.once:
-            sys.stdout.write(daemon.replay_once(arguments.recording))
+            put(daemon.replay_once(arguments.recording))
         case "replay":
             read_records(arguments.recording).close()  # a bad file is named before anything starts
             asyncio.run(
@@ -229,7 +231,7 @@ def _run(arguments: argparse.Namespace) -> int:
         case "check-config":
             config = load(arguments.file)
             names = ", ".join(server.name for server in config.servers)
-            print(f"{arguments.file}: good (servers: {names})")
+            put(f"{arguments.file}: good (servers: {names})\n")
     return EXIT_OK
 
 
@@ -259,8 +261,8 @@ def main(argv: list[str] | None = None) -> int:
     except FAILURES as error:
         return _fail(f"{command}: {error}", json_wanted=json_wanted)
     except KeyboardInterrupt:
-        # Exit status 0 of a diagnosis would say that all is well.
-        if arguments.command != "diagnose":
+        # Exit status 0 of these would say that all is well, or was compared.
+        if arguments.command not in {"diagnose", "compare"}:
             return EXIT_OK
         return _fail(f"{command}: interrupted", json_wanted=json_wanted)
     except Exception as error:  # Python's own exit status, 1, would say that a fault was found.
@@ -272,7 +274,8 @@ def _fail(said: str, *, json_wanted: bool) -> int:
     """Says what ended a command, on stdout as one object too where that was asked for."""
     print(said, file=sys.stderr)
     if json_wanted:
-        print(json.dumps({"error": said.partition(": ")[2]}))
+        with contextlib.suppress(CannotPrintError):  # stderr has it
+            put(json.dumps({"error": said.partition(": ")[2]}) + "\n")
     return EXIT_ERROR
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from pathlib import Path
 
 from exporter.comparison.compared import compare
 from exporter.comparison.report import comparison_object, comparison_text
 from exporter.diagnose.reports import read_run
+from exporter.diagnosis.terminal import Paper
+from exporter.standard_output import check_open, columns, put, shows_color
 
 HELP = "say what one run gives of another, and what was changed between them"
 DESCRIPTION = """\
@@ -39,11 +39,12 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ReportError: A file is neither a recording nor a report.
         RecordingError: A file is no recording this version can read.
+        CannotPrintError: Standard output takes nothing.
     """
+    check_open()
     comparison = compare(read_run(arguments.baseline), read_run(arguments.candidate))
     if arguments.json:
-        sys.stdout.write(json.dumps(comparison_object(comparison)) + "\n")
+        put(json.dumps(comparison_object(comparison)) + "\n")
     else:
-        color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        sys.stdout.write(comparison_text(comparison, color=color))
+        put(comparison_text(comparison, Paper(shows_color(), columns())))
     return EXIT_CANNOT_TELL if comparison.throughput_ratio is None else EXIT_COMPARED

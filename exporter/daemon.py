@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,14 +148,46 @@ async def demo(scenario: str, config: Config, directory: Path) -> None:
         await world.close()
 
 
-def open_recording(
+@contextlib.contextmanager
+def recording_to(
     output: Path, option: str = "--output", clock: Callable[[], float] = time.time
-) -> RecordingWriter:
-    """A recording begun; `option` is what names the file on the command line.
+) -> Iterator[RecordingWriter]:
+    """A recording that is made meanwhile; `option` is what names the file on the command line.
+
+    It takes its name at the end, if it holds anything: after an error, or with nothing seen, an
+    earlier recording of that name stays.
 
     Raises:
-        CannotRecordError: The file cannot be created.
+        CannotRecordError: The file cannot be created, or not be finished.
     """
+    writer = _open_recording(output, option, clock)
+    if writer.growing != output:
+        log.info("the recording is %s until it is whole", writer.growing)
+    try:
+        yield writer
+    except BaseException:
+        _leave(writer)
+        raise
+    if not writer.lines:
+        _leave(writer)
+        log.warning("nothing was seen: no recording was written to %s", output)
+        return
+    try:
+        writer.close()
+    except OSError as error:
+        raise CannotRecordError(
+            f"cannot finish the recording {output}: {error.strerror}; what was written is in "
+            f"{writer.growing}"
+        ) from error
+
+
+def _open_recording(output: Path, option: str, clock: Callable[[], float]) -> RecordingWriter:
+    is_device = output.exists() and not output.is_file()
+    if not (is_device or output.name.endswith((".jsonl", ".jsonl.gz"))):
+        raise CannotRecordError(
+            f"cannot write a recording to {output}: its name must be like NAME.jsonl or "
+            f"NAME.jsonl.gz; give another with {option}"
+        )
     try:
         return RecordingWriter(output, clock=clock)
     except OSError as error:
@@ -162,6 +195,16 @@ def open_recording(
             f"cannot write the recording {output}: {error.strerror}; name a file in a folder that "
             f"exists and may be written, with {option}"
         ) from error
+
+
+def _leave(writer: RecordingWriter) -> None:
+    """Ends a recording that is not whole, and says where it is."""
+    try:
+        left = writer.leave()
+    except OSError:  # it ended because the disk is full
+        left = writer.growing
+    if left is not None:
+        log.warning("the recording is not whole; what was seen until then is in %s", left)
 
 
 def keep(writer: RecordingWriter, made: Record, line: LogLine | None) -> None:
@@ -177,8 +220,13 @@ def keep(writer: RecordingWriter, made: Record, line: LogLine | None) -> None:
 
 
 async def record(config: Config, seconds: float, output: Path) -> None:
-    """Writes what the sources say to a recording for a while, or until a signal."""
-    with open_recording(output) as writer:
+    """Writes what the sources say to a recording for a while, or until a signal.
+
+    Raises:
+        CannotRecordError: The recording cannot be written, or there was nothing to write.
+        FatalSourceError: A source cannot be read by this process.
+    """
+    with recording_to(output) as writer:
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def tap(made: Record, line: LogLine | None) -> None:
@@ -199,10 +247,11 @@ async def record(config: Config, seconds: float, output: Path) -> None:
             asyncio.create_task(failed(), name="disk"),
             asyncio.create_task(_progress(ingest, writer, seconds), name="progress"),
         )
-    if not stopping.cancelled():
-        ignore_signals()
-    nothing = "; nothing was seen, see the warnings above" if writer.lines == 0 else ""
-    sys.stderr.write(f"\nwrote {writer.lines} lines to {output}{nothing}\n")
+        if not stopping.cancelled():
+            ignore_signals()
+    if writer.lines == 0:
+        raise CannotRecordError("nothing was seen, see the warnings above")
+    sys.stderr.write(f"\nwrote {writer.lines} lines to {output}\n")
 
 
 async def _progress(ingest: Ingest, writer: RecordingWriter, seconds: float) -> None:

@@ -214,7 +214,7 @@ def test_lines_that_were_not_used_are_told_in_one_line(
     main(["diagnose", "--json", "--log", str(path)])
     assert json.loads(capsys.readouterr().out)["verdict"] == Verdict.CANNOT_TELL
     (told,) = (record.message for record in caplog.records if "not used" in record.message)
-    assert "2 glued" in told
+    assert "2 lines that continue another" in told
 
 
 @pytest.mark.parametrize(

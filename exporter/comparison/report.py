@@ -9,7 +9,7 @@ from exporter.comparison.compared import ChangedFact, Comparison
 from exporter.comparison.run import printable
 from exporter.comparison.table import Line, table
 from exporter.comparison.wording import gives_more, headline, sentence, side_text
-from exporter.diagnosis.terminal import BOLD, GREEN, RED, YELLOW, apart, paint, wrapped
+from exporter.diagnosis.terminal import BOLD, GREEN, RED, WIDE, YELLOW, Paper
 
 
 def comparison_object(comparison: Comparison) -> dict[str, object]:
@@ -41,14 +41,14 @@ def comparison_object(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def comparison_text(comparison: Comparison, *, color: bool = False) -> str:
+def comparison_text(comparison: Comparison, paper: Paper = WIDE) -> str:
     """The comparison for people; as readable without color."""
-    lines = [*_head(comparison, color), *_figures(comparison, color)]
-    lines += [*_changes(comparison, color)]
+    lines = [*_head(comparison, paper), *_figures(comparison, paper)]
+    lines += [*_changes(comparison, paper)]
     found = cautions(comparison)
     if found:
-        lines += ["", paint("beware", BOLD, color)]
-        lines += [line for each in found for line in wrapped(each, "- ")]
+        lines += ["", paper.paint("beware", BOLD)]
+        lines += [line for each in found for line in paper.wrapped(each, "- ")]
     return "\n".join(lines) + "\n"
 
 
@@ -64,22 +64,22 @@ def _side_object(comparison: Comparison, side: int) -> dict[str, object]:
     }
 
 
-def _head(comparison: Comparison, color: bool) -> Iterator[str]:
+def _head(comparison: Comparison, paper: Paper) -> Iterator[str]:
     title = headline(comparison)
     style = {True: GREEN, False: RED, None: YELLOW}[gives_more(comparison)]
     names = " -> ".join(name.removeprefix("the ") for name in comparison.names)
-    yield paint(title, BOLD + style, color) + apart(title, names) + names
-    yield from wrapped(sentence(comparison))
+    yield paper.paint(title, BOLD + style) + paper.apart(title, names) + names
+    yield from paper.wrapped(sentence(comparison))
     yield ""
-    yield from wrapped(side_text(comparison.baseline), "baseline   ")
-    yield from wrapped(side_text(comparison.candidate), "candidate  ")
+    yield from paper.wrapped(side_text(comparison.baseline), "baseline   ")
+    yield from paper.wrapped(side_text(comparison.candidate), "candidate  ")
 
 
-def _figures(comparison: Comparison, color: bool) -> Iterator[str]:
+def _figures(comparison: Comparison, paper: Paper) -> Iterator[str]:
     yield ""
     names = [name.removeprefix("the ") for name in comparison.names]
     heads = f"{'':<21}{names[0]:>11}{names[1]:>11}{'change':>10}"
-    yield paint(heads, BOLD, color)
+    yield paper.paint(heads, BOLD)
     blocks = ["\n".join(map(_row, block)) for block in table(comparison)]
     yield from "\n\n".join(blocks).split("\n")
 
@@ -89,13 +89,13 @@ def _row(line: Line) -> str:
     return f"{cells}  {line.unit}".rstrip()
 
 
-def _changes(comparison: Comparison, color: bool) -> Iterator[str]:
+def _changes(comparison: Comparison, paper: Paper) -> Iterator[str]:
     facts = comparison.changed_facts
     yield ""
-    yield paint("server", BOLD, color)
+    yield paper.paint("server", BOLD)
     known = [each for each in facts if each.unknown is None]
     for each in known:
-        yield from wrapped(
+        yield from paper.wrapped(
             f"{printable(each.baseline)} -> {printable(each.candidate)}", f"{each.name}  "
         )
     if not known:
@@ -104,10 +104,10 @@ def _changes(comparison: Comparison, color: bool) -> Iterator[str]:
             "the same flags, as far as both are known" if shared else "no flag known on both sides"
         )
     for side in ("baseline", "candidate"):
-        yield from _one_sided(side, [each for each in facts if each.unknown == side])
+        yield from _one_sided(paper, side, [each for each in facts if each.unknown == side])
 
 
-def _one_sided(unknown: str, facts: list[ChangedFact]) -> Iterator[str]:
+def _one_sided(paper: Paper, unknown: str, facts: list[ChangedFact]) -> Iterator[str]:
     if not facts:
         return
     told = ", ".join(
@@ -115,4 +115,4 @@ def _one_sided(unknown: str, facts: list[ChangedFact]) -> Iterator[str]:
         for each in facts
     )
     yield f"not known of the {unknown}:"
-    yield from wrapped(told, "  ")
+    yield from paper.wrapped(told, "  ")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import sys
 import time
 from collections.abc import Callable
 
@@ -33,9 +31,10 @@ from exporter.diagnose.remote import drive_beside, watch_exporter
 from exporter.diagnose.reports import more_figures, read_run, run_from
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_text, contract
-from exporter.diagnosis.terminal import wrapped
+from exporter.diagnosis.terminal import Paper
 from exporter.load.report import load_lines, troubles
 from exporter.load.result import EndReason
+from exporter.standard_output import check_open, columns, put, shows_color
 
 HELP = "say why a pipeline is as fast as it is"
 DESCRIPTION = """\
@@ -79,7 +78,9 @@ def run(arguments: argparse.Namespace, config: Callable[[], Config]) -> int:
         ExporterError: The exporter cannot be asked.
         CannotRecordError: The recording cannot be written.
         FatalSourceError: A source cannot be read by this process.
+        CannotPrintError: Standard output takes nothing.
     """
+    check_open()
     check_together(arguments)
     # Before a load is driven: a wrong name costs nothing.
     baseline = read_run(arguments.baseline) if arguments.baseline is not None else None
@@ -134,15 +135,20 @@ def _report(outcome: Outcome, comparison: Comparison | None, *, as_json: bool) -
             answer["experiment"] = experiment_figures(outcome, experiment)
         if comparison is not None:
             answer["comparison"] = comparison_object(comparison)
-        sys.stdout.write(json.dumps(answer) + "\n")
+        put(json.dumps(answer) + "\n")
         return
-    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    sys.stdout.write(as_text(outcome.diagnosis, color=color, tried_cap=tried_cap))
+    paper = Paper(shows_color(), columns())
+    parts = [as_text(outcome.diagnosis, paper, tried_cap=tried_cap)]
     if points:
-        sys.stdout.write("\n" + "\n".join([*load_lines(points), *troubles(points)]) + "\n")
-    for trouble in outcome.troubles:
-        sys.stdout.write("\n" + "\n".join(wrapped(trouble)) + "\n")
+        told = (line for each in troubles(points) for line in paper.wrapped(each))
+        parts.append(_lines(*load_lines(points), *told))
+    parts += [_lines(*paper.wrapped(trouble)) for trouble in outcome.troubles]
     if experiment is not None:
-        sys.stdout.write("\n" + "\n".join(experiment_lines(outcome, experiment)) + "\n")
+        parts.append(_lines(*experiment_lines(outcome, experiment, paper)))
     if comparison is not None:
-        sys.stdout.write("\n" + comparison_text(comparison, color=color))
+        parts.append(comparison_text(comparison, paper))
+    put("\n".join(parts))
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(lines) + "\n"

@@ -75,9 +75,9 @@ async def drive_experiment(
         course = _Course(live, load, trial)
         await live.until(course.run(), course.say, alone=True)
         outcome = course.outcome()
-    warn_if_silent(outcome, live, load.url)
-    check_measured(load.url, outcome, was_stopped=live.was_stopped)
-    return outcome
+        warn_if_silent(live, load.url)
+        check_measured(load.url, outcome, was_stopped=live.was_stopped)
+        return outcome
 
 
 class _Course:
@@ -87,7 +87,7 @@ class _Course:
         self._live = live
         self._trial = trial
         self._url = load.url
-        self._first = Driving(load, live.ingest.handle)
+        self._first = Driving(load, live.ingest.handle, lambda: warn_if_silent(live, load.url))
         self._second = Driving(load, live.ingest.handle)
         self._old: CapState | None = None
         self._before: Watch | None = None

@@ -18,7 +18,7 @@ from exporter.diagnose.outcome import Experiment, Outcome
 from exporter.diagnose.reports import more_figures
 from exporter.diagnosis.figures import Figures
 from exporter.diagnosis.report import contract, stage_bar
-from exporter.diagnosis.terminal import COLUMNS
+from exporter.diagnosis.terminal import COLUMNS, WIDE, Paper
 from exporter.diagnosis.wording import percent, sentence
 from exporter.load.report import troubles
 
@@ -55,20 +55,22 @@ def experiment_figures(outcome: Outcome, experiment: Experiment) -> dict[str, ob
     }
 
 
-def experiment_lines(outcome: Outcome, experiment: Experiment) -> Iterator[str]:
+def experiment_lines(
+    outcome: Outcome, experiment: Experiment, paper: Paper = WIDE
+) -> Iterator[str]:
     """Both pictures side by side, what it gave, and what to do."""
     name, old, new, after = experiment.setting, experiment.old, experiment.new, experiment.after
     yield f"experiment  {name}: {old} before, {new} after"
     if after is not None:
         yield from _pictures(outcome, after)
         yield ""
-        yield from _wrapped(gain_text(outcome, experiment))
-        yield from _wrapped(f"Under the new value: {sentence(after.diagnosis)}")
+        yield from _wrapped(paper, gain_text(outcome, experiment))
+        yield from _wrapped(paper, f"Under the new value: {sentence(after.diagnosis)}")
         for trouble in troubles(after.points):
-            yield from _wrapped(trouble)
+            yield from _wrapped(paper, trouble)
     said = outcome_text(outcome, experiment)
     if said is not None:
-        yield from _wrapped(said)
+        yield from _wrapped(paper, said)
     yield restored_text(experiment)
     if experiment.restore_command is not None:
         yield experiment.restore_command  # whole, to be copied
@@ -123,6 +125,6 @@ def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:.1f}"
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(paper: Paper, text: str) -> list[str]:
     # A command to copy is not cut within a word.
-    return textwrap.wrap(text, COLUMNS, break_on_hyphens=False, break_long_words=False)
+    return textwrap.wrap(text, paper.columns, break_on_hyphens=False, break_long_words=False)

@@ -23,7 +23,7 @@ from exporter.diagnosis.slots_in_window import telling_window
 from exporter.diagnosis.steady_window import Window, choose_window
 from exporter.diagnosis.verdict import Diagnosis, diagnose
 from exporter.diagnosis.watch import PipelineKey, Watch
-from exporter.records import LogLine, Record, RefusedLine
+from exporter.records import LogLine, Record, Refusal, RefusedLine
 from exporter.saved_log.plain_text import DEFAULT_SERVER
 from exporter.saved_log.reader import STDIN, SavedLog
 from exporter.sources.journal.entries import JournalMatch
@@ -34,6 +34,8 @@ MOST_STARTS = 64
 """The newest ones are kept."""
 LARGE_BYTES = 100 * 10**6
 """From here on reading a log takes so long that progress is told."""
+_REASONS = {str(Refusal.GLUED): "lines that continue another"}
+"""Reasons whose own name tells nothing to whoever saved a log."""
 _MOST_OF_IT = 0.5
 _SURE_OF_A_PART = 0.65
 """Nobody is confident of a load by the smaller part of it that tells."""
@@ -195,7 +197,8 @@ class Starts:
 
 
 def _tell_unused(saved: SavedLog, refused: Counter[str]) -> None:
-    saved.tally.update({reason.replace("_", " "): count for reason, count in refused.items()})
+    for reason, count in refused.items():
+        saved.tally[_REASONS.get(reason, reason.replace("_", " "))] += count
     if summary := saved.summary():
         log.warning("%s", summary)
 

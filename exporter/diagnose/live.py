@@ -22,7 +22,7 @@ from exporter.load.detection import check_fits, find_target
 from exporter.load.failures import LoadError
 from exporter.load.plan import LoadPlan
 from exporter.load.report import progress_text, troubles
-from exporter.load.result import EndReason, LoadProgress, LoadResult
+from exporter.load.result import EndReason, LoadProgress, LoadResult, LoadStage
 from exporter.load.sweep import Sweep
 from exporter.records import Record
 from exporter.snapshot import Snapshot
@@ -80,11 +80,10 @@ async def attach(
     async with recording_at(save) as writer:
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
         await live.until(asyncio.sleep(seconds), said, alone=False)
-        outcome = live.outcome()
-    if not live.watch.batches and live.troubles:
-        told = "; ".join(f"{name}: {why}" for name, why in live.troubles.items())
-        raise NothingSeenError(f"no batch line of a server was seen: {told}")
-    return outcome
+        if not live.watch.batches and live.troubles:
+            told = "; ".join(f"{name}: {why}" for name, why in live.troubles.items())
+            raise NothingSeenError(f"no batch line of a server was seen: {told}")
+        return live.outcome()
 
 
 async def drive(
@@ -106,17 +105,17 @@ async def drive(
     """
     async with recording_at(save) as writer:
         live = LiveWatch(config, writer, driver=driver, proc_root=proc_root)
-        driving = Driving(load, live.ingest.handle)
+        driving = Driving(load, live.ingest.handle, lambda: warn_if_silent(live, load.url))
         await live.until(driving.run(), driving.say, alone=True)
         outcome = live.outcome(driving.points)
-    warn_if_silent(outcome, live, load.url)
-    check_measured(load.url, outcome, was_stopped=live.was_stopped)
-    return outcome
+        warn_if_silent(live, load.url)
+        check_measured(load.url, outcome, was_stopped=live.was_stopped)
+        return outcome
 
 
-def warn_if_silent(outcome: Outcome, live: LiveWatch, url: str) -> None:
-    """Warns where the log said nothing about a load."""
-    if not outcome.watch.batches:
+def warn_if_silent(live: LiveWatch, url: str) -> None:
+    """Warns where the log has said nothing about a load so far."""
+    if not live.heard:
         told = "".join(f"; {name}: {why}" for name, why in live.troubles.items())
         log.warning("no batch line was seen: is this the log of the server at %s?%s", url, told)
 
@@ -135,10 +134,19 @@ def check_measured(url: str, outcome: Outcome, *, was_stopped: bool) -> None:
 class Driving:
     """A load under way, from the search for its server to the last lines about it."""
 
-    def __init__(self, load: DrivenLoad, emit: Callable[[Record], None]) -> None:
-        """Drives nothing yet; `emit` takes the records of the load."""
+    def __init__(
+        self,
+        load: DrivenLoad,
+        emit: Callable[[Record], None],
+        on_warm: Callable[[], None] | None = None,
+    ) -> None:
+        """Drives nothing yet; `emit` takes the records of the load.
+
+        `on_warm` is called once, when a first warm-up is over.
+        """
         self._load = load
         self._emit = emit
+        self._on_warm = on_warm
         self._sweep: Sweep | None = None
         self._newest: LoadProgress | None = None
         self._is_over = False
@@ -178,7 +186,11 @@ class Driving:
         return f"{self.progress()}, {state_text(snapshot)}"
 
     def _note(self, progress: LoadProgress) -> None:
-        self._newest = progress
+        before, self._newest = self._newest, progress
+        was_warming = before is not None and before.stage is LoadStage.WARM_UP
+        if was_warming and progress.stage is LoadStage.MEASURING and self._on_warm is not None:
+            self._on_warm()
+            self._on_warm = None
 
 
 def nothing_measured(url: str, points: tuple[LoadResult, ...]) -> NothingMeasuredError:

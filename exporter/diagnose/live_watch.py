@@ -19,9 +19,10 @@ from typing import Any
 from exporter.config import Config
 from exporter.daemon import (
     STOPPING,
+    CannotRecordError,
     ignore_signals,
     keep,
-    open_recording,
+    recording_to,
     stopped,
 )
 from exporter.diagnose.outcome import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
@@ -49,7 +50,6 @@ class LiveWatch:
         watch: What reached the model so far, or since `start_anew`.
         ingest: Takes the records of a load too, by `handle`.
         was_stopped: A signal ended it.
-        troubles: What keeps a log from being read, by source, when the watch ended.
     """
 
     def __init__(
@@ -63,10 +63,20 @@ class LiveWatch:
         """Opens nothing yet; `driver` and `proc_root` stand in for NVML and /proc."""
         self.watch = Watch()
         self.was_stopped = False
-        self.troubles: dict[str, str] = {}
+        self._troubles: dict[str, str] | None = None
         self._earlier: list[Watch] = []
         self._writer = writer
         self.ingest = live_ingest(config, driver=driver, proc_root=proc_root, tap=self._tap)
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """What keeps a log from being read, by source, now or when the watch ended."""
+        return self._log_troubles() if self._troubles is None else self._troubles
+
+    @property
+    def heard(self) -> bool:
+        """Whether a batch line was seen."""
+        return any(watch.batches for watch in (*self._earlier, self.watch))
 
     async def until(
         self, work: Coroutine[Any, Any, None], said: Callable[[Snapshot], str], *, alone: bool
@@ -94,7 +104,7 @@ class LiveWatch:
                 if reading.done() and not alone:
                     break
             self.was_stopped = stopping.done()
-            self.troubles = self._log_troubles()  # before the sources are closed
+            self._troubles = self._log_troubles()  # before the sources are closed
         finally:
             for task in tasks:
                 task.cancel()
@@ -177,20 +187,23 @@ async def recording_at(
 ) -> AsyncIterator[RecordingWriter | None]:
     """A recording that is made meanwhile; `None`: none is. `clock` is that of its records.
 
+    It takes its name only where the diagnosis came to something.
+
     Raises:
         CannotRecordError: The file cannot be created.
     """
     if path is None:
         yield None
         return
-    writer = open_recording(path, "--save", clock)
+    is_over = False
     try:
-        yield writer
-    finally:
-        try:
-            writer.close()
-        except OSError as error:
-            log.error("cannot finish the recording %s: %s", path, error.strerror)  # noqa: TRY400  # the remedy counts, not the stack
+        with recording_to(path, "--save", clock) as writer:
+            yield writer
+            is_over = True
+    except CannotRecordError as error:
+        if not is_over:
+            raise
+        log.error("%s", error)  # noqa: TRY400  # the remedy counts, not the stack
 
 
 def state_text(snapshot: Snapshot) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.config import Config, ConfigError
+from exporter.config import DEFAULT_UNIT, Config, ConfigError
 from exporter.diagnose.experiment import Trial
 from exporter.diagnose.from_log import LogQuestion
 from exporter.diagnose.live import DrivenLoad
+from exporter.load.detection import check_address
 from exporter.load.micro_batch_cap import CAP, MOST_CAP, CapControl
-from exporter.load.plan import LoadPlan, PlanError
+from exporter.load.plan import LoadPlan
 from exporter.load.tokens import ADMIN_KEY_VARIABLE, API_KEY_VARIABLE, find_token
 from exporter.sources.journal.entries import JournalMatch
 
@@ -61,7 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--attach", action="store_true", help="watch the server on this host, without a load"
     )
-    what.add_argument("--url", help="drive a load against the server at this address and watch it")
+    what.add_argument(
+        "--url",
+        help="drive a load against the server at this address and watch it by its log, which a "
+        f"source below names (default: --unit {DEFAULT_UNIT})",
+    )
     parser.add_argument(
         "--exporter",
         metavar="URL",
@@ -160,7 +165,7 @@ def check_together(arguments: argparse.Namespace) -> None:
         for name in (*_PLANNED, "sweep", "token_file", "experiment"):
             known = name == "concurrency" and arguments.log is not None
             if getattr(arguments, name) is not None and not known:
-                raise ConfigError(f"--{name.replace('_', '-')} is about a load: give --url too")
+                raise ConfigError(_without_load(name, arguments))
     if arguments.experiment is not None:
         _check_experiment(arguments)
     for past in ("recording", "log"):
@@ -169,6 +174,14 @@ def check_together(arguments: argparse.Namespace) -> None:
                 raise ConfigError(f"--{name} is about a live server, --{past} is of the past")
     if arguments.log is not None:
         _check_log(arguments)
+
+
+def _without_load(name: str, arguments: argparse.Namespace) -> str:
+    past = arguments.recording is not None or arguments.log is not None
+    remedy = "what is past had its own" if past else "give --url too"
+    if name == "concurrency":
+        remedy = "it goes with --url or --log"
+    return f"--{name.replace('_', '-')} is about a load: {remedy}"
 
 
 def _check_experiment(arguments: argparse.Namespace) -> None:
@@ -209,7 +222,7 @@ def log_question(arguments: argparse.Namespace, config: Callable[[], Config]) ->
 
 def _check_ways(arguments: argparse.Namespace) -> None:
     """Something to look at is named, and nothing of this host beside another's exporter."""
-    if not any(getattr(arguments, name) for name in _WAYS):
+    if all(getattr(arguments, name) in (None, False) for name in _WAYS):
         raise ConfigError(f"say what to look at: --{', --'.join(_WAYS)}; --help tells more")
     if arguments.exporter is None:
         return
@@ -222,13 +235,10 @@ def driven_load(arguments: argparse.Namespace) -> DrivenLoad:
     """The load that the options ask for.
 
     Raises:
+        NoTargetError: The address is none.
         PlanError: It cannot be driven.
     """
-    if not arguments.url.startswith(("http://", "https://")):
-        raise PlanError(
-            f"cannot load {arguments.url!r}: an address begins with http:// or https://, "
-            "like http://127.0.0.1:30000"
-        )
+    check_address(arguments.url)
     values = {
         field: getattr(arguments, option)
         for option, field in _PLANNED.items()

@@ -14,10 +14,9 @@ from exporter.diagnosis.terminal import (
     DIM,
     GREEN,
     RED,
+    WIDE,
     YELLOW,
-    apart,
-    paint,
-    wrapped,
+    Paper,
 )
 from exporter.diagnosis.verdict import Diagnosis
 from exporter.diagnosis.wording import gain_text, sentence
@@ -44,13 +43,13 @@ def contract(
     }
 
 
-def as_text(diagnosis: Diagnosis, *, color: bool = False, tried_cap: int | None = None) -> str:
+def as_text(diagnosis: Diagnosis, paper: Paper = WIDE, *, tried_cap: int | None = None) -> str:
     """The report for people; as readable without color. `tried_cap`: see `advice`."""
-    lines = [*_head(diagnosis, color), *_evidence(diagnosis, color)]
-    lines += [*_stages(diagnosis.figures, color), *_slots(diagnosis.figures)]
-    lines += _listed("try next", advice(diagnosis, tried_cap), color)
+    lines = [*_head(diagnosis, paper), *_evidence(diagnosis, paper)]
+    lines += [*_stages(diagnosis.figures, paper), *_slots(diagnosis.figures, paper)]
+    lines += _listed("try next", advice(diagnosis, tried_cap), paper)
     if diagnosis.missing:
-        lines += _listed("not known", list(diagnosis.missing), color)
+        lines += _listed("not known", list(diagnosis.missing), paper)
     return "\n".join(lines) + "\n"
 
 
@@ -60,18 +59,18 @@ def _verdict_style(verdict: Verdict) -> str:
     return BOLD + (YELLOW if verdict is Verdict.CANNOT_TELL else RED)
 
 
-def _head(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
+def _head(diagnosis: Diagnosis, paper: Paper) -> Iterator[str]:
     figures = diagnosis.figures
     name = diagnosis.verdict.replace("_", " ")
     sure = f"confidence {diagnosis.confidence:.2f}"
-    yield paint(name, _verdict_style(diagnosis.verdict), color) + apart(name, sure) + sure
-    yield from wrapped(sentence(diagnosis))
-    yield from wrapped(gain_text(diagnosis), "gain    ")
+    yield paper.paint(name, _verdict_style(diagnosis.verdict)) + paper.apart(name, sure) + sure
+    yield from paper.wrapped(sentence(diagnosis))
+    yield from paper.wrapped(gain_text(diagnosis), "gain    ")
     if diagnosis.also:
-        yield from wrapped(", ".join(diagnosis.also).replace("_", " "), "also    ")
-    yield from wrapped(_what(figures), "server  ")
+        yield from paper.wrapped(", ".join(diagnosis.also).replace("_", " "), "also    ")
+    yield from paper.wrapped(_what(figures), "server  ")
     if figures.window_seconds is not None:
-        yield from wrapped(
+        yield from paper.wrapped(
             f"{figures.window_seconds:.1f} s: {figures.window_chosen_by}", "window  "
         )
     rate = figures.log.tokens_per_second
@@ -101,16 +100,16 @@ def _what(figures: Figures) -> str:
     return ", ".join(parts)
 
 
-def _evidence(diagnosis: Diagnosis, color: bool) -> Iterator[str]:
+def _evidence(diagnosis: Diagnosis, paper: Paper) -> Iterator[str]:
     if not diagnosis.evidence:
         return
     yield ""
-    yield paint("evidence", BOLD, color)
+    yield paper.paint("evidence", BOLD)
     for each in diagnosis.evidence:
         mark = "+" if each.supports else "-"
         yield f"{mark} {each.quantity:<29} {_value(each):>8}   {each.expected}"[:COLUMNS]
-        for line in wrapped(each.source, "    "):
-            yield paint(line, DIM, color)
+        for line in paper.wrapped(each.source, "    "):
+            yield paper.paint(line, DIM)
 
 
 def _value(evidence: Evidence) -> str:
@@ -118,12 +117,12 @@ def _value(evidence: Evidence) -> str:
     return "?" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _stages(figures: Figures, color: bool) -> Iterator[str]:
+def _stages(figures: Figures, paper: Paper) -> Iterator[str]:
     if not figures.stages:
         return
     yield ""
     heads = "work   wait   idle    watts" if figures.measured else "resident      idle    watts"
-    yield paint(f"stage  gpu      {heads}", BOLD, color)
+    yield paper.paint(f"stage  gpu      {heads}", BOLD)
     for stage in figures.stages:
         gpus = ",".join(map(str, stage.gpus))
         watts = "?" if stage.watts is None else f"{stage.watts:.0f}"
@@ -163,7 +162,7 @@ def stage_bar(stage: StageFigures) -> str:
     return "?" * round(_BAR * (stage.working_at_most_ratio or 0.0))
 
 
-def _slots(figures: Figures) -> Iterator[str]:
+def _slots(figures: Figures, paper: Paper) -> Iterator[str]:
     slots = figures.slots
     if slots.slots is None:
         return
@@ -172,16 +171,16 @@ def _slots(figures: Figures) -> Iterator[str]:
         told = f"not observable: {slots.reason}"
         if slots.effective is not None:
             told = f"{slots.effective:.2g} of {slots.slots} in effect: {slots.active_from}"
-        yield from wrapped(told, "slots   ")
+        yield from paper.wrapped(told, "slots   ")
         return
     sizes = [*slots.sizes, *[0] * (slots.slots - len(slots.sizes))]
-    yield from wrapped(" ".join(map(str, sizes)), "slots   ")
+    yield from paper.wrapped(" ".join(map(str, sizes)), "slots   ")
 
 
-def _listed(title: str, items: list[str], color: bool) -> Iterator[str]:
+def _listed(title: str, items: list[str], paper: Paper) -> Iterator[str]:
     if not items:
         return
     yield ""
-    yield paint(title, BOLD, color)
+    yield paper.paint(title, BOLD)
     for item in items:
-        yield from wrapped(item, "- ")
+        yield from paper.wrapped(item, "- ")

@@ -16,6 +16,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from exporter.load.answer import Api
 from exporter.load.failures import MEANINGS, FailureKind, LoadError, RequestFailedError
@@ -27,8 +28,8 @@ from exporter.load.tokens import API_KEY_VARIABLE
 from exporter.load.vocabulary import known_token_ids
 from exporter.sources.server.answer import NoAnswerError, NoSuchPathError, NotAllowedError, fetch
 
-TRIAL_SECONDS = 120.0
-"""A trial may have to queue behind the load that is there."""
+TRIAL_SECONDS = 30.0
+"""For two tokens: a large model under load may take 20 s for its first one."""
 _TRIAL_TOKENS = 2
 _MOST_NAME_CHARS = 512
 _NEXT_WAY = {FailureKind.REJECTED, FailureKind.UNUSABLE, FailureKind.BROKEN_OFF}
@@ -36,6 +37,27 @@ _NEXT_WAY = {FailureKind.REJECTED, FailureKind.UNUSABLE, FailureKind.BROKEN_OFF}
 
 class NoTargetError(LoadError):
     """No endpoint of the server streams tokens to us; the message says why and what to do."""
+
+
+def check_address(url: str) -> None:
+    """Checks that a text is the address of something, without asking there.
+
+    Raises:
+        NoTargetError: It is not.
+    """
+    wanted = "like http://127.0.0.1:30000"
+    if not url.startswith(("http://", "https://")):
+        raise NoTargetError(
+            f"cannot load {url!r}: an address begins with http:// or https://, {wanted}"
+        )
+    try:
+        parts = urlsplit(url)
+        is_good = bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        is_good = False
+    if not is_good:
+        # Not repeated: a password may stand in it.
+        raise NoTargetError(f"cannot load what --url names: it is no valid address, {wanted}")
 
 
 async def find_target(
@@ -52,21 +74,34 @@ async def find_target(
     """
     url = url.rstrip("/")
     named, context_tokens = await _model(url, token, trial_seconds)
-    failure: RequestFailedError | None = None
+    failures: list[FailureKind] = []
     ids = await known_token_ids(url, token, seconds=trial_seconds)
     for target in _ways(url, token, model or named, ids, context_tokens):
         failure = await _try(target, trial_seconds)
         if failure is None or failure.kind is FailureKind.OVERLOADED:
             return target
+        failures.append(failure.kind)
         if failure.kind not in _NEXT_WAY:
             break
-    assert failure is not None  # noqa: S101  # there is always a way to try
-    if failure.kind in _NEXT_WAY:
-        raise NoTargetError(
-            f"cannot load {url}: nothing there streams tokens; is it the base address of an SGLang "
-            "server, like http://127.0.0.1:30000?"
+    raise NoTargetError(f"cannot load {url}: {_why_none(failures, trial_seconds)}")
+
+
+def _why_none(failures: list[FailureKind], trial_seconds: float) -> str:
+    """What the ways that were tried, the last one last, say together."""
+    last = failures[-1]
+    if last is FailureKind.TIME_OUT:
+        return (
+            f"a request of {_TRIAL_TOKENS} tokens was not answered within {trial_seconds:g} s; "
+            "is the server hung, or full of other requests?"
         )
-    raise NoTargetError(f"cannot load {url}: {MEANINGS[failure.kind]}")
+    if last not in _NEXT_WAY:
+        return MEANINGS[last]
+    if FailureKind.BROKEN_OFF in failures:
+        return "it breaks off its answers in the middle; its log may say why"
+    return (
+        "nothing there streams tokens; is it the base address of an SGLang server, like "
+        "http://127.0.0.1:30000?"
+    )
 
 
 def check_fits(target: Target, plan: LoadPlan) -> None:

@@ -78,7 +78,7 @@ def troubles(points: Sequence[LoadResult]) -> list[str]:
 def progress_text(progress: LoadProgress | None) -> str:
     """How far a load is, in half a line; `None`: it has not begun."""
     if progress is None:
-        return "looking for the server"
+        return "waiting for a first answer"
     stage = progress.stage.replace("_", " ")
     spent = f"{progress.seconds:.0f} s"
     if progress.planned_seconds is not None:

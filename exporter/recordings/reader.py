@@ -21,7 +21,7 @@ from exporter.records import FatalSourceError, LogLine, Record, Refusal, SourceH
 
 logger = logging.getLogger(__name__)
 
-_MOST_NAMED_LINES = 100
+_MOST_NAMED_LINES = 5
 
 
 class RecordingError(FatalSourceError):

@@ -22,8 +22,12 @@ class RecordingWriter:
     """One recording being made.
 
     It grows as `PATH.partial`, is flushed once a second so that even a killed recorder leaves a
-    readable file, and takes its name at `close`: a file named PATH is always complete. Something
-    at PATH that is no regular file (a pipe, /dev/stdout) is written directly.
+    readable file, and takes its name at `close`: a file named PATH is always complete, and an
+    earlier one stays until then. Something at PATH that is no regular file (a pipe, /dev/stdout) is
+    written directly.
+
+    Attributes:
+        growing: Where it is until it is complete.
     """
 
     def __init__(
@@ -42,8 +46,8 @@ class RecordingWriter:
         self._clock = clock
         self._path = path
         in_place = path.exists() and not path.is_file()
-        self._growing = path if in_place else path.with_name(path.name + ".partial")
-        self._raw: IO[bytes] = self._growing.open("wb")
+        self.growing = path if in_place else path.with_name(path.name + ".partial")
+        self._raw: IO[bytes] = self.growing.open("wb")
         self._file: IO[bytes] = self._raw
         if path.name.endswith(".gz"):
             self._file = gzip.GzipFile("", "wb", fileobj=self._raw, mtime=0)  # type: ignore[assignment]  # it is a binary file
@@ -103,8 +107,31 @@ class RecordingWriter:
         Raises:
             OSError: The disk is full or gone; what was written stays in `PATH.partial`.
         """
+        if not self._closed:
+            self._end()
+            if self.growing != self._path:
+                self.growing.replace(self._path)
+
+    def leave(self) -> Path | None:
+        """Ends it without its name, so that an earlier recording stays; may be called after `close`.
+
+        Returns where it is left; `None`: nowhere apart, as it was closed before, held nothing and
+        is gone, or is no regular file.
+
+        Raises:
+            OSError: The disk is full or gone; what was written stays in `PATH.partial`.
+        """
         if self._closed:
-            return
+            return None
+        self._end()
+        if self.growing == self._path:
+            return None
+        if self.lines == 0:
+            self.growing.unlink()
+            return None
+        return self.growing
+
+    def _end(self) -> None:
         self._closed = True
         try:
             self._file.writelines(self._held.release(float("inf")))
@@ -113,8 +140,6 @@ class RecordingWriter:
                 self._file.close()
             finally:
                 self._raw.close()
-        if self._growing != self._path:
-            self._growing.replace(self._path)
 
     def __enter__(self) -> RecordingWriter:
         return self
@@ -125,4 +150,7 @@ class RecordingWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self.leave()

@@ -20,6 +20,7 @@ from exporter.saved_log.wrapping import (
     Wrapping,
     instant_of,
     instant_of_stamp,
+    uncolored,
     unwrap,
 )
 from exporter.sglang_log import is_wanted, stamp_of
@@ -61,10 +62,15 @@ def format_of(lines: Sequence[bytes]) -> TextFormat | None:
 
 
 def _format_of_line(raw: bytes) -> TextFormat | None:
+    raw = uncolored(raw)
     if (stamp := _stamp(raw)) is not None:
         return TextFormat(None, in_container=False, is_fine="." in stamp)
     inner = ContainerLog().unwrap(raw)
-    if inner is not None and inner.logged_at is not None and _stamp(inner.message) is not None:
+    if (
+        inner is not None
+        and inner.logged_at is not None
+        and _stamp(uncolored(inner.message)) is not None
+    ):
         return TextFormat(None, in_container=True, is_fine=True)
     for wrapping in WRAPPINGS:
         found = unwrap(wrapping, raw)
@@ -96,7 +102,7 @@ class PlainText:
 
         The instant is `None` where neither the log nor SGLang dates the line.
         """
-        found = self._unwrap(raw)
+        found = self._unwrap(uncolored(raw))
         if found is None or not is_wanted(found.text):
             return None
         message = found.text.removesuffix(b"\r").decode(errors="replace")
@@ -110,7 +116,7 @@ class PlainText:
             if inner is None:
                 return None
             if inner.logged_at is not None and inner.is_whole:
-                return Unwrapped(inner.message, repr(inner.logged_at))
+                return Unwrapped(uncolored(inner.message), repr(inner.logged_at))
             found = None
         elif self._format.wrapping is None:
             return Unwrapped(raw)

@@ -32,7 +32,6 @@ Numbered = tuple[int, bytes]
 
 _OTHER_KINDS = (
     (b"LPKSHHRH", "a journal file; export it: journalctl --file FILE -o json --all"),
-    (b"__CURSOR=", "journalctl's -o export; take -o json --all instead"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it first, or take gzip"),
     (b"\xfd7zXZ", "compressed with xz; unpack it first, or take gzip"),
     (b"BZh", "compressed with bzip2; unpack it first, or take gzip"),
@@ -42,6 +41,10 @@ _OTHER_KINDS = (
     (b"{\n", "JSON over several lines; take journalctl -o json --all"),
 )
 """What a file begins with that people give instead of a log."""
+
+_EXPORT_NAMES = {b"__CURSOR", b"__REALTIME_TIMESTAMP", b"__MONOTONIC_TIMESTAMP", b"_BOOT_ID"}
+_EXPORT_LINES = 100
+"""What each entry of journalctl's -o export has lines of, and where the first entry ends at last."""
 
 
 class SavedLogError(FatalSourceError):
@@ -102,6 +105,12 @@ class SavedLog:
         for begin, what in _OTHER_KINDS:
             if (texts[0] + b"\n").startswith(begin):
                 raise SavedLogError(f"cannot use {self._name} as a log: it is {what}")
+        names = {raw.partition(b"=")[0] for raw in texts[:_EXPORT_LINES]}
+        if len(_EXPORT_NAMES & names) > 1:
+            raise SavedLogError(
+                f"cannot use {self._name} as a log: it is journalctl's -o export; take -o json "
+                "--all instead"
+            )
         entries = sum(is_entry(raw) for raw in texts)
         found = format_of(texts)
         if 2 * entries > len(texts):

@@ -8,6 +8,7 @@
     1796039201.123456 host sglang[4242]: text                   short-unix
     2026-11-30T12:00:01.123456789Z text                         docker logs -t, kubectl --timestamps
     sglang-1  | text                                            docker compose logs
+    [pod/kimi-0/sglang] text                                    kubectl logs --prefix
 
 A file has one of these, or none: what is wrapped otherwise is text that somebody else printed, so
 that a line which quotes a wrapping never stands for one.
@@ -65,7 +66,9 @@ _DAY_TIME = rb"\d\d:\d\d:\d\d"
 _FRACTION = rb"(?:[.,]\d{1,9})?"
 _ISO = rb"(?P<time>\d{4}-\d\d-\d\dT" + _DAY_TIME + _FRACTION + rb"(?:Z|[+-]\d\d:?\d\d))"
 _WRITER = rb" [!-~]{1,255} (?P<writer>[!-9;-Z^-~]{1,64})(?:\[\d{1,10}\])?: "
-_SERVICE = rb"(?:\x1b\[[0-9;]{0,9}m)?(?P<writer>[A-Za-z0-9][\w.-]{0,63}) +\| (?:\x1b\[0m)?"
+_SERVICE = rb"(?P<writer>[A-Za-z0-9][\w.-]{0,63}) +\| "
+_POD = rb"\[pod/(?P<writer>[a-z0-9][a-z0-9.-]{0,252})/[a-z0-9-]{1,63}\] "
+_COLOR = re.compile(rb"\x1b\[[0-9;:]{0,32}m")
 
 WRAPPINGS = (
     Wrapping("journalctl's short-iso", re.compile(_ISO + _WRITER), Clock.ABSOLUTE),
@@ -93,8 +96,15 @@ WRAPPINGS = (
     Wrapping("docker logs -t", re.compile(_ISO + rb" "), Clock.ABSOLUTE),
     Wrapping("docker compose logs -t", re.compile(_SERVICE + _ISO + rb" "), Clock.ABSOLUTE),
     Wrapping("docker compose logs", re.compile(_SERVICE)),
+    Wrapping("kubectl logs --prefix --timestamps", re.compile(_POD + _ISO + rb" "), Clock.ABSOLUTE),
+    Wrapping("kubectl logs --prefix", re.compile(_POD)),
 )
 """The ones with more before the text stand first."""
+
+
+def uncolored(raw: bytes) -> bytes:
+    """The line without what colors it on a terminal (SGR sequences)."""
+    return _COLOR.sub(b"", raw) if b"\x1b" in raw else raw
 
 
 def unwrap(wrapping: Wrapping, raw: bytes) -> Unwrapped | None:

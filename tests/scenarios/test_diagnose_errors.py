@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -29,6 +31,17 @@ os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 sys.exit(exporter.cli.main(sys.argv[1:]))
 """
 """The interpreter may lie where nobody else can read: everything is imported before."""
+INTERRUPTED_EARLY = """
+import os, signal, sys
+from exporter.__main__ import main
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == "exporter.config":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.exit(main())
+"""
+HERD = Path(__file__).parents[1] / "data" / "recordings" / "thundering_herd.jsonl.gz"
 BRIEF = (*SMALL, "--duration=1")
 WITHOUT_A_LINE = "No batch line of an SGLang server was seen"
 
@@ -84,8 +97,11 @@ async def test_a_load_that_no_line_speaks_of_leaves_its_own_figures_and_a_remedy
 ) -> None:
     (tmp_path / "s.log").write_text("of another program\n")
     async with StreamingServer() as server:
-        ended = await diagnose(f"--url={server.url}", f"--file={tmp_path}/s.log", *BRIEF)
+        ended = await diagnose(
+            f"--url={server.url}", f"--file={tmp_path}/s.log", *BRIEF, "--warmup=2"
+        )
     assert ended.code == EXIT_CANNOT_TELL
+    assert ended.said.count("no batch line was seen: is this the log") == 2, "at once, at the end"
     assert WITHOUT_A_LINE in ended.answer["summary"]
     assert ended.answer["missing"] == [Missing.LINES]
     assert "is this the log of the server?" in ended.answer["advice"][0]
@@ -159,7 +175,8 @@ def test_wrong_arguments_are_one_object_too(
     assert main(["diagnose", "--json", *arguments]) == EXIT_ERROR
     out, err = capsys.readouterr()
     assert json.loads(out)["error"] in err
-    assert ("usage: " in err) != ("--help tells more" in err)
+    assert err.count("\n") == 1
+    assert "--help tells more" in err
     assert main(["diagnose", *arguments]) == EXIT_ERROR
     assert capsys.readouterr().out == ""
 
@@ -186,3 +203,30 @@ async def test_an_interrupted_diagnosis_of_a_file_is_no_healthy_one() -> None:
     ended = await end_of(process)
     assert ended.code == EXIT_ERROR
     assert ended.answer == {"error": "interrupted"}
+
+
+def test_an_interrupt_while_it_starts_is_one_sentence() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_EARLY, "diagnose", "--json", "--attach"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == EXIT_ERROR
+    assert json.loads(ended.stdout) == {"error": "interrupted"}
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+@pytest.mark.parametrize(("where", "why"), [(">/dev/full", "No space left"), (">&-", "is closed")])
+@pytest.mark.parametrize("what", [("compare", HERD, HERD), ("diagnose", "--recording", HERD)])
+def test_a_report_that_cannot_be_printed_is_one_line_and_no_verdict(
+    what: tuple[str, ...], where: str, why: str, form: tuple[str, ...]
+) -> None:
+    command = shlex.join(map(str, (sys.executable, "-m", "exporter", *what, *form)))
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f"{command} {where}"], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert ended.returncode == EXIT_ERROR
+    assert why in ended.stderr
+    assert ended.stderr.count("\n") == 1

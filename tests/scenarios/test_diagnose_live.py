@@ -228,9 +228,14 @@ async def test_an_address_where_nobody_listens_is_an_error(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     address = f"http://127.0.0.1:{unused_tcp_port}"
-    ended = await diagnose(f"--url={address}", f"--file={tmp_path}/s.log", *SMALL)
+    saved = tmp_path / "keep.jsonl"
+    saved.write_text("the one before")
+    ended = await diagnose(
+        f"--url={address}", f"--file={tmp_path}/s.log", f"--save={saved}", *SMALL
+    )
     assert ended.code == EXIT_ERROR
     assert "connection refused" in ended.answer["error"]
+    assert saved.read_text() == "the one before"
 
 
 # --- options -----------------------------------------------------------------------------------
@@ -242,7 +247,14 @@ async def test_an_address_where_nobody_listens_is_an_error(
         (["--attach", "--rate=3"], "--rate is about a load"),
         (["--attach", "--token-file=key"], "--token-file is about a load"),
         (["--recording=x.jsonl", "--save=y.jsonl"], "--save is about a live server"),
+        (["--recording=x.jsonl", "--concurrency=3"], "it goes with --url or --log"),
+        (["--recording=x.jsonl", "--rate=3"], "what is past had its own"),
         (["--url=localhost:30000"], "begins with http://"),
+        (["--url="], "begins with http://"),
+        (["--exporter="], "cannot use the address of --exporter"),
+        (["--url=http://127.0.0.1:99999"], "no valid address"),
+        (["--url=http://[::1"], "no valid address"),
+        (["--url=http://"], "no valid address"),
         (["--url=http://127.0.0.1:1", "--requests=4"], "number of requests"),
         (["--url=http://127.0.0.1:1", "--concurrency=0"], "concurrency"),
     ],
@@ -259,7 +271,9 @@ def test_options_that_do_not_go_together_are_named(
 def test_a_recording_that_cannot_be_saved_names_the_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = tmp_path / "missing" / "now.jsonl"
-    arguments = ["diagnose", "--attach", f"--file={tmp_path}/s.log", f"--save={output}"]
-    assert main([*arguments, "--no-nvml"]) == EXIT_ERROR
-    assert "--save" in capsys.readouterr().err
+    (tmp_path / "now.txt").write_text("kept")
+    for name in ("missing/now.jsonl", "now.txt"):
+        arguments = ["diagnose", "--attach", f"--file={tmp_path}/s.log"]
+        assert main([*arguments, "--no-nvml", f"--save={tmp_path / name}"]) == EXIT_ERROR
+        assert "--save" in capsys.readouterr().err
+    assert (tmp_path / "now.txt").read_text() == "kept"

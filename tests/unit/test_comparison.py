@@ -18,6 +18,7 @@ from exporter.comparison.wording import sentence
 from exporter.diagnosis.figures import Figures, LogFigures, StageFigures
 from exporter.diagnosis.report import contract
 from exporter.diagnosis.server_gpus import server_gpus
+from exporter.diagnosis.terminal import Paper
 from exporter.diagnosis.verdict import diagnose
 from exporter.diagnosis.watch import Watch
 from exporter.pipeline.figures import SlotFigures
@@ -360,7 +361,7 @@ def test_the_text_fits_80_columns_with_and_without_color(candidate: Figures) -> 
     )
     text = comparison_text(comparison)
     assert max(len(line) for line in text.split("\n")) <= 80
-    colored = comparison_text(comparison, color=True)
+    colored = comparison_text(comparison, Paper(color=True))
     assert "\x1b[" in colored
     assert "\x1b" not in text
 

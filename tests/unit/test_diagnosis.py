@@ -11,6 +11,7 @@ from exporter.diagnosis.likeness import against_reference
 from exporter.diagnosis.report import as_text
 from exporter.diagnosis.slot_hypotheses import herd_bound
 from exporter.diagnosis.slots_in_window import BY_WORKING
+from exporter.diagnosis.terminal import Paper
 from exporter.diagnosis.verdict import Diagnosis, diagnose
 from exporter.pipeline.figures import SlotFigures
 
@@ -524,7 +525,9 @@ def test_one_stage_is_held_against_its_single_stream_alone() -> None:
 )
 def test_a_report_fits_a_terminal_and_reads_without_color(seen: Figures) -> None:
     diagnosis = diagnose(seen)
-    plain, colored = as_text(diagnosis), as_text(diagnosis, color=True)
+    narrow = as_text(diagnosis, Paper(columns=50)).partition("\n\n")[0]
+    assert max(map(len, narrow.split("\n"))) <= 50
+    plain, colored = as_text(diagnosis), as_text(diagnosis, Paper(color=True))
     assert max(len(line) for line in plain.split("\n")) <= 80
     assert "\x1b" not in plain
     assert colored.replace("\x1b[0m", "") != colored

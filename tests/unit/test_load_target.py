@@ -105,6 +105,21 @@ async def test_nobody_there_is_said_so() -> None:
     assert "connection refused" in await refusal(f"http://127.0.0.1:{port}")
 
 
+async def test_a_server_that_never_ends_an_answer_is_said_so() -> None:
+    async with StreamingServer() as server:
+        server.always = Misbehavior(tokens=1, hangs=True)
+        said = await refusal(server.url, trial_seconds=0.5)
+    assert "not answered within 0.5 s; is the server hung" in said
+
+
+@pytest.mark.parametrize("apis", [(COMPLETIONS, NATIVE, CHAT), (COMPLETIONS,)])
+async def test_a_server_that_breaks_off_its_answers_is_said_so(apis: tuple[str, ...]) -> None:
+    async with StreamingServer(apis=apis) as server:
+        server.always = Misbehavior(tokens=1, dies=True)
+        said = await refusal(server.url)
+    assert "breaks off its answers" in said
+
+
 async def test_a_server_that_streams_nothing_is_said_so() -> None:
     async with StreamingServer(apis=()) as server:
         said = await refusal(server.url)

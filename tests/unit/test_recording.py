@@ -620,15 +620,21 @@ def test_a_recording_gets_its_name_when_it_is_complete(path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def test_an_interrupted_recording_is_complete_up_to_there(path: Path) -> None:
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_interrupted_recording_stays_beside_the_one_before(path: Path, count: int) -> None:
+    path.write_text("the one before")
+
     def record_until_interrupted() -> None:
         with RecordingWriter(path, clock=Clock()) as writer:
-            writer.write(LoadEvent(BEGAN, LoadPhase.START))
+            for _ in range(count):
+                writer.write(LoadEvent(BEGAN, LoadPhase.START))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         record_until_interrupted()
-    assert len(list(read_records(path))) == 1
+    assert path.read_text() == "the one before"
+    left = [entry for entry in path.parent.iterdir() if entry != path]
+    assert [len(list(read_records(entry))) for entry in left] == [count] * count
 
 
 # --- playing -------------------------------------------------------------------------------------

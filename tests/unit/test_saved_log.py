@@ -81,6 +81,8 @@ def judged(log: SavedLog) -> Iterator[Batch | str]:
         ("2026-11-30T12:00:01.25Z stdout F ", AT + 0.25),
         ("sglang-1  | ", None),
         ("sglang-1  | 2026-11-30T12:00:01.25Z ", AT + 0.25),
+        ("[pod/kimi-0/sglang] ", None),
+        ("[pod/kimi-0/sglang] 2026-11-30T12:00:01.25Z ", AT + 0.25),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, str) else "",
 )
@@ -96,6 +98,13 @@ def test_a_line_is_found_behind_what_a_log_puts_before_it(
     else:
         assert log.resolution_seconds == 0.0
         assert found[0].logged_at == pytest.approx(at, abs=1e-5)
+
+
+@pytest.mark.parametrize("before", ["", "sglang-1  | ", "2026-11-30T12:00:01.25Z stdout F "])
+def test_a_line_is_found_whatever_colors_it(before: str, tmp_path: Path) -> None:
+    plain, colored = decode(), f"\x1b[36m{decode()}\x1b[0m"
+    for line in (f"{before}{colored}", f"\x1b[1;36m{before}\x1b[0m{plain}"):
+        assert [found.message for found in lines_of(saved(tmp_path, line))] == [plain]
 
 
 def test_dockers_own_file_is_read(tmp_path: Path) -> None:
@@ -294,13 +303,17 @@ def test_made_up_servers_are_bounded(tmp_path: Path) -> None:
         (bytes(range(256)) * 20, "no text"),
         (b"LPKSHHRH" + bytes(100), "journalctl --file"),
         (b"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1\n", "-o json --all"),
+        (b"__REALTIME_TIMESTAMP=1\n_BOOT_ID=a\nMESSAGE\n\1\0\0\0\0\0\0\0a\n", "-o json --all"),
         (b'{\n\t"MESSAGE" : "x"\n}\n', "-o json --all"),
         (b"\x28\xb5\x2f\xfd\x00", "zstd"),
         (b'{"type":"header","format":"sglang-pipeline-recording","version":1}\n', "--recording"),
         ("\ufeff[2026".encode("utf-16"), "UTF-16"),
         (b"\x1f\x8bnot really", "cannot"),
     ],
-    ids=["empty", "binary", "journal", "export", "pretty", "zstd", "recording", "utf16", "gzip"],
+    ids=[
+        *("empty", "binary", "journal", "export", "binary export"),
+        *("pretty", "zstd", "recording", "utf16", "gzip"),
+    ],
 )
 def test_what_is_no_log_is_named_with_a_remedy(content: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "given"
