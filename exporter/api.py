@@ -16,6 +16,7 @@ from exporter.pipeline.figures import PipelineFigures, StageFigures
 from exporter.pipeline.grid import CELL_SECONDS, METHODS
 from exporter.pipeline.means import second_figures
 from exporter.pipeline.stage_cells import UNITS
+from exporter.records import SourceHealth
 from exporter.snapshot import GpuSnapshot, ServerSnapshot, Snapshot, StageSnapshot
 
 Json = dict[str, Any]
@@ -41,13 +42,26 @@ CELLS: Json = {
 """How to read the cells of a second: planes one after the other, a byte a cell."""
 
 
-def pipeline_json(snapshot: Snapshot) -> Json:
+def pipeline_json(snapshot: Snapshot, sources: Sequence[SourceHealth]) -> Json:
     """The answer of /api/v1/pipeline."""
     return {
         "taken_at": snapshot.taken_at,
         "servers": [_server(server) for server in snapshot.servers],
         "gpus": [_gpu(gpu) for gpu in snapshot.gpus],
         "recommendations": list(snapshot.recommendations),
+        "sources": [_source(health) for health in sources],
+    }
+
+
+def _source(health: SourceHealth) -> Json:
+    return {
+        "source": health.name,
+        "up": health.up,
+        "lines": health.lines,
+        "lag_seconds": health.lag_seconds,
+        "gaps": health.gaps,
+        "suppressed_messages": health.suppressed_messages,
+        "note": health.last_error,
     }
 
 

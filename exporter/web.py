@@ -162,7 +162,7 @@ class WebServer:
         return web.Response(status=503, text="not ready\n" + "".join(lines))
 
     async def _pipeline(self, _request: web.Request) -> web.Response:
-        return web.json_response(pipeline_json(self._served.snapshot()))
+        return web.json_response(pipeline_json(self._served.snapshot(), self._served.healths()))
 
     async def _timeline(self, request: web.Request) -> web.Response:
         seconds = _seconds_of(request, MOST_SECONDS)

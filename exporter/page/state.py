@@ -11,7 +11,6 @@ from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.watch import PipelineKey
 from exporter.page.verdicts import RunningVerdict
 from exporter.page.words import figures_sentence, queued, switch_on, waits
-from exporter.records import SourceHealth
 from exporter.snapshot import Snapshot
 
 VERDICT_HOLDS_SECONDS = 75.0
@@ -27,9 +26,8 @@ def state_json(
 ) -> Json:
     """Everything but the stages over time, which stand in `timeline`."""
     settled = sum(len(pipeline["seconds"]) for pipeline in timeline["pipelines"])
-    return pipeline_json(snapshot) | {
+    return pipeline_json(snapshot, state.sources) | {
         "version": state.version,
-        "sources": [_source(health) for health in state.sources],
         "waits_for": list(waits(snapshot, unread, settled or _seen(snapshot))),
         "switch_on": switch_on(state.recommendations),
         "said": [
@@ -44,18 +42,6 @@ def state_json(
 def _seen(snapshot: Snapshot) -> int:
     """Whether any time of a stage was ever seen."""
     return sum(bool(s.seconds) for v in snapshot.servers for p in v.pipelines for s in p.stages)
-
-
-def _source(health: SourceHealth) -> Json:
-    return {
-        "source": health.name,
-        "up": health.up,
-        "lines": health.lines,
-        "lag_seconds": health.lag_seconds,
-        "gaps": health.gaps,
-        "suppressed_messages": health.suppressed_messages,
-        "note": health.last_error,
-    }
 
 
 def _said(

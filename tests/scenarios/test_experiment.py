@@ -211,7 +211,7 @@ async def while_it_is_put_back(
 async def test_at_whatever_moment_a_signal_comes_the_old_value_is_back_and_the_rest_is_reported(
     tmp_path: Path,
 ) -> None:
-    short, long, both = "--requests=6", "--requests=300", [NEW, OLD]
+    short, long, both = "--requests=6", "--requests=1000", [NEW, OLD]
     at_once = asyncio.Semaphore(3)
 
     async def stopped(course: Course, *arguments: str, **expected: Any) -> Ended:
