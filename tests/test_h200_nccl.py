@@ -26,6 +26,8 @@ BEYOND = {("idle_old_style", 0): 0.07}
 UNSURE = ("even_short",)
 """Right, but not sure: the gaps between passes of 5 ms leave an occupancy of .87."""
 NOTHING_TO_TELL = ("idle_old_style",)
+LEARNED = {("herd_long", 0), ("client_limited_long", 0), ("client_limited_long", 1)}
+"""What is told without levels: waits of two power samples, and the same wait in each turn."""
 
 
 @pytest.fixture(name="known", scope="module")
@@ -78,9 +80,12 @@ def test_a_share_is_true_or_called_an_upper_bound(scenario: str, learned: Said) 
         shown = learned.stage(stage, tuple(found["seconds"]))
         assert shown is not None
         shares, methods, _ = shown
+        told = methods.get(Method.RESIDENCY, 0.0) < 0.1
+        assert told == ((scenario, stage) in LEARNED)
         assert shares.working >= true["working"] - BOUND
-        if methods.get(Method.RESIDENCY, 0.0) < 0.1:
-            assert shares.working <= true["working"] + BOUND
+        if told:
+            assert shares.working == pytest.approx(true["working"], abs=BOUND)
+            assert shares.waiting == pytest.approx(true["waiting"], abs=BOUND)
 
 
 def test_with_levels_given_the_verdict_is_sure(scenario: str, given: Said) -> None:
