@@ -26,8 +26,14 @@ BEYOND = {("idle_old_style", 0): 0.07}
 UNSURE = ("even_short",)
 """Right, but not sure: the gaps between passes of 5 ms leave an occupancy of .87."""
 NOTHING_TO_TELL = ("idle_old_style",)
-LEARNED = {("herd_long", 0), ("client_limited_long", 0), ("client_limited_long", 1)}
-"""What is told without levels: waits of two power samples, and the same wait in each turn."""
+LEARNED = {
+    ("herd_long", 0),
+    ("client_limited_long", 0),
+    ("client_limited_long", 1),
+    ("idle_old_style", 1),
+}
+"""What is told without levels: waits of two power samples that are the same in each turn, and a
+wait that draws next to nothing."""
 
 
 @pytest.fixture(name="known", scope="module")
