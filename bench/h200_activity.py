@@ -179,6 +179,7 @@ def estimate(recording: Path, signals: Sequence[Signal]) -> list[ActivityWindow]
         if isinstance(item, GpuIdentity):
             activity.power_limit_watts = item.power_limit_watts
             activity.multiprocessors = item.multiprocessors
+            activity.note_model(item.model)
         is_ring = isinstance(item, RingSamples) and item.signal in signals
         if is_ring or (isinstance(item, GpmWindow) and Signal.GPM in signals):
             windows += activity.fold(item)  # type: ignore[arg-type]  # one of the two, as just seen

@@ -11,13 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
-from bench.nccl_picture import picture
+from bench.nccl_picture import DRAWN, picture
 from bench.nccl_scenarios import effective, named
 from bench.nccl_tables import Row, Verdicted, tell_rows, tell_verdicts
 from bench.nccl_truth import Play, Shares, Span, StageTruth, covered, read_truths
 from bench.nccl_waiting import levels, seen, table
 from exporter.diagnosis.verdict import Diagnosis
-from exporter.records import GpuLevels
+from exporter.pipeline.clock import StageSummary
+from exporter.records import GpuLevels, Method
 
 SETTLE_SECONDS = 1.0
 """At both ends of the load, not judged."""
@@ -147,7 +148,7 @@ def gauge_error(
 
 # --- what is said ------------------------------------------------------------------------------
 
-Timelines = dict[tuple[str, int], list[tuple[float, float, float | None]]]
+Timelines = dict[tuple[str, int, str], list[tuple[float, float, float | None]]]
 
 
 def _all_said(
@@ -183,14 +184,19 @@ def _all_said(
                 assert truth is not None
                 row = _row(play, truth, way, found.stage(truth.stage, span))
                 rows += [row] if row is not None else []
-                if way == "all":
-                    timelines[play.scenario, truth.stage] = [
-                        (float(s.second), own.working, own.waiting)
+                if way in DRAWN:
+                    timelines[play.scenario, truth.stage, way] = [
+                        (float(s.second), own.working, _told(own))
                         for s in found.seconds
                         if (own := s.stages.get(truth.stage)) is not None
                     ]
             verdicts.append(_verdicted(play, way, found.diagnosis, [t for t in stages if t]))
     return rows, verdicts, timelines
+
+
+def _told(own: StageSummary) -> float | None:
+    """The waiting share of a second, if most of it was told."""
+    return None if own.method is Method.RESIDENCY else own.waiting
 
 
 def _row(

@@ -11,13 +11,16 @@ PIXELS_PER_SECOND = 28
 _ROW, _GAP, _HEAD, _LEFT = 18, 3, 20, 150
 COLORS = {"working": "#2a7f62", "waiting": "#e0a030", "idle": "#e6e6e6", "resident": "#9db8d2"}
 """Resident: working or waiting, which was not told."""
-Timelines = Mapping[tuple[str, int], Sequence[tuple[float, float, float | None]]]
+Timelines = Mapping[tuple[str, int, str], Sequence[tuple[float, float, float | None]]]
+"""By scenario, stage and way: second, working share, waiting share or `None`."""
+DRAWN = {"all": "said", "all, levels": "levels given"}
+"""The ways that are drawn, and what they are called."""
 
 
 def picture(
     plays: Sequence[Play], truths: Mapping[tuple[str, int], StageTruth], said: Timelines
 ) -> str:
-    """The load of every play from left to right, two rows a stage."""
+    """The load of every play from left to right, a row for the truth and one for each way."""
     parts: list[str] = [*_legend()]
     top, width = 30, 0.0
     for play in plays:
@@ -30,9 +33,13 @@ def picture(
             if truth is not None:
                 parts += _row(top, f"stage {stage}: true", *_true(truth, start, end))
             top += _ROW + 1
-            told = [each for each in said.get((play.scenario, stage), ()) if start <= each[0] < end]
-            parts += _told(top, f"stage {stage}: said", told, start)
-            top += _ROW + _GAP
+            for way, name in DRAWN.items():
+                all_told = said.get((play.scenario, stage, way))
+                if all_told is not None:
+                    told = [each for each in all_told if start <= each[0] < end]
+                    parts += _told(top, f"stage {stage}: {name}", told, start)
+                    top += _ROW + 1
+            top += _GAP
         top += 6
     wide = int(_LEFT + width * PIXELS_PER_SECOND + 10)
     head = (

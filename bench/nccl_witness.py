@@ -8,8 +8,10 @@ from pathlib import Path
 from bench.gpu_witnesses import NvidiaSmi
 from bench.nccl_scenarios import INTERVAL, Scenario
 from bench.nccl_truth import Play
+from exporter.config import ServerConfig
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import (
+    FactValue,
     GpuGauges,
     GpuIdentity,
     GpuProcesses,
@@ -47,7 +49,7 @@ class Witness:
         self._play: Play | None = None
         self._sampler: GpuSampler | None = None
         self._sampling: asyncio.Task[None] | None = None
-        self._mapper = StageMapper()
+        self._mapper = StageMapper((ServerConfig(SERVER),))
         self._found: frozenset[tuple[int, int]] = frozenset()
         self._gauges: dict[int, NvidiaSmi] = {}
 
@@ -59,7 +61,7 @@ class Witness:
         except SourceUnavailableError as error:
             return str(error)
         self._sampler = sampler
-        self._sampling = asyncio.create_task(sampler.run(self._see))
+        self._sampling = asyncio.create_task(sampler.run(self.see))
         return None
 
     async def stop(self) -> None:
@@ -83,7 +85,7 @@ class Witness:
         if scenario is None:
             return
         at = play.phases.get("idle", (0.0, 0.0))[0]
-        facts = {
+        facts: dict[str, FactValue] = {
             "pp_size": self._stages,
             "tp_size": 1,
             "dp_size": 1,
@@ -144,7 +146,8 @@ class Witness:
             line = LogLine(SERVER, at, text, pid, scheduler_title(stage))
             self._writer.write_log(line, kept)
 
-    def _see(self, record: Record) -> None:
+    def see(self, record: Record) -> None:
+        """What the sampler read."""
         if isinstance(record, GpuIdentity) and record.gpu < self._stages:
             self.gpus[record.gpu] = record
         if isinstance(record, GpuIdentity | GpuProcesses):

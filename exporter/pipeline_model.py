@@ -144,6 +144,7 @@ class PipelineModel:
         activity = self._activity(record.gpu)
         activity.power_limit_watts = record.power_limit_watts
         activity.multiprocessors = record.multiprocessors
+        activity.note_model(record.model)
 
     def _fold_samples(self, record: RingSamples) -> None:
         self._gpu(record.gpu).fold_samples(record)

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from exporter.activity.gpm import Bracket, least_working_ratio, working_bracket
 from exporter.activity.known_levels import KnownLevels
 from exporter.activity.learned_levels import LearnedLevels
 from exporter.activity.levels import LONGEST_SAMPLE_SECONDS, LevelLearner
+from exporter.activity.power_lag import LAG_RATIOS, PowerLag
 from exporter.activity.slices import Alignment, Slice, following_at_once
 from exporter.activity.splits import Split, scaled
 from exporter.activity.windows import pieces_of, whole
@@ -28,6 +29,7 @@ from exporter.records import (
     GpuLevels,
     Method,
     RingSamples,
+    Signal,
 )
 
 HOLD_SECONDS = 30.0
@@ -71,6 +73,7 @@ class GpuActivity:
         self.multiprocessors = multiprocessors
         self._gpu = gpu
         self._alignment = Alignment()
+        self._lag = PowerLag()
         self._learner = LevelLearner(power_limit_watts)
         self._learned = LearnedLevels(self._learner)
         self._witness = GpmWitness(self._learner)
@@ -91,6 +94,10 @@ class GpuActivity:
     def power_limit_watts(self, watts: float | None) -> None:
         self._learner.power_limit_watts = watts
 
+    def note_model(self, model: str | None) -> None:
+        """Takes what card it is, as the driver says: some lag in a known way."""
+        self._lag.ratio = LAG_RATIOS.get(model or "", 0.0)
+
     def note_turn(self, seconds: float, at: float) -> None:
         """Takes how many seconds lie between the starts of two passes, by the log at an instant."""
         self._learned.note_turn(seconds, at)
@@ -99,6 +106,9 @@ class GpuActivity:
         """Takes a record; returns the windows it completed."""
         if isinstance(record, GpuLevels):
             self._take(record)
+        elif self._known is None and _is_power(record):
+            # Against known levels sums count, which a lag leaves as they are.
+            self._alignment.add(self._lag.undone(record))
         else:
             self._alignment.add(record)
         return self._advance(flush=False)
@@ -277,3 +287,7 @@ class GpuActivity:
 
     def _pieces_of(self, slice_: Slice, split: Split, method: Method) -> Iterator[ActivityWindow]:
         return pieces_of(self._gpu, slice_, split, method, self._learner.rest_watts)
+
+
+def _is_power(record: RingSamples | GpmWindow) -> TypeGuard[RingSamples]:
+    return isinstance(record, RingSamples) and record.signal is Signal.POWER

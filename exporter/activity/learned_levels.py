@@ -25,9 +25,10 @@ _LEAST_TURN_SAMPLES = 5
 """Of a turn that holds at least so many samples, a wait that hides in the wander of the draw is
 3 % at the most: 15 % of one sample."""
 _STEADY = 1.0 - STEADY_RATIO
-_IDLE_DRAW_RATIO = 0.02
-"""Resident, yet within this share of the range from idle to the power limit: nothing works. The
-smallest NCCL-like spin on an H200 adds 8 of 576 W, the least decode load there 290 W."""
+_IDLE_DRAW_RATIO = 0.025
+"""Resident, yet within this share of the range from idle to the power limit: nothing works. An
+NCCL receive of some bytes on an H200 adds up to 11.6 of 576 W (while its links are awake), the
+least decode load there 290 W: a twentieth of that is the most that is taken for waiting."""
 _LEAST_RESIDENT_RATIO = 0.05
 
 

@@ -37,10 +37,21 @@ from bench.nccl_truth import (
     without,
 )
 from bench.nccl_waiting import levels, seen
+from bench.nccl_witness import Witness
 from exporter.admission import Admission
 from exporter.diagnosis.findings import Verdict
 from exporter.recordings.writer import RecordingWriter
-from exporter.records import Batch, GpmWindow, LogLine, Mode, RingSamples, Signal
+from exporter.records import (
+    Batch,
+    GpmWindow,
+    GpuIdentity,
+    GpuProcess,
+    GpuProcesses,
+    LogLine,
+    Mode,
+    RingSamples,
+    Signal,
+)
 
 RECEIVE_SECONDS = 20.0
 
@@ -282,6 +293,21 @@ def test_the_gauge_is_compared_with_what_lay_before_it() -> None:
     assert over_working == pytest.approx(0.0)
     assert each == pytest.approx(0.5 / 3)
     assert gauge_error(truth, [], (0.0, 10.0)) == (None, None, None, None)
+
+
+def test_stages_count_as_found_where_their_titles_stand_on_their_cards(tmp_path: Path) -> None:
+    for swapped in (False, True):
+        witness, play = Witness(2), Play("herd_long", 2)
+        witness.open(tmp_path / f"{swapped}.jsonl.gz", named("herd_long"), play, [700, 701])
+        processes = []
+        for gpu in range(2):
+            witness.see(GpuIdentity(gpu, f"GPU-{gpu}"))
+            stage = 1 - gpu if swapped else gpu
+            title = f"sglang::scheduler_PP{stage}"
+            processes.append(GpuProcess(gpu, 700 + stage, title, parent_pid=600))
+        witness.see(GpuProcesses(1000.0, (0, 1), tuple(processes)))
+        witness.close()
+        assert play.mapped is not swapped
 
 
 def test_a_claim_must_be_near_and_an_upper_bound_above() -> None:
