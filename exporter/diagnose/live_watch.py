@@ -26,7 +26,7 @@ from exporter.daemon import (
     stopped,
 )
 from exporter.diagnose.outcome import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
-from exporter.diagnose.progress_line import ProgressLine
+from exporter.diagnose.progress_line import ProgressLine, state_words
 from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.gpu_driver import GpuDriver
 from exporter.live_sources import PROC, live_ingest
@@ -215,6 +215,4 @@ def state_text(snapshot: Snapshot) -> str:
         occupancy, running = pipeline.occupancy_ratio, pipeline.slots.running_requests
     stages = server.stages if server is not None else ()
     queues = [stage.queued_reqs for stage in stages if stage.queued_reqs is not None]
-    share = "?" if occupancy is None else f"{occupancy:.0%}"
-    requests = "?" if running is None else f"{running:.0f}"
-    return f"occupancy {share}, running {requests}, queue {max(queues) if queues else '?'}"
+    return state_words(occupancy, running, queues)

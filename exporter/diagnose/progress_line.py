@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 
 COLUMNS = 79
@@ -53,3 +54,10 @@ class ProgressLine:
         if self.on_terminal:
             sys.stderr.write(f"\r{'':{COLUMNS}}\r")
             sys.stderr.flush()
+
+
+def state_words(occupancy: float | None, running: float | None, queues: Sequence[int]) -> str:
+    """What a pipeline does, for a progress line; `?` is not known."""
+    share = "?" if occupancy is None else f"{occupancy:.0%}"
+    requests = "?" if running is None else f"{running:.0f}"
+    return f"occupancy {share}, running {requests}, queue {max(queues) if queues else '?'}"

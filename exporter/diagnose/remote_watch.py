@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from exporter.daemon import stopped
 from exporter.diagnose.live_watch import FILE_SECONDS, TERMINAL_SECONDS
-from exporter.diagnose.progress_line import ProgressLine
+from exporter.diagnose.progress_line import ProgressLine, state_words
 from exporter.diagnose.remote_exporter import ExporterError, RemoteExporter
 from exporter.recordings.reader import read_records
 from exporter.records import (
@@ -201,9 +201,11 @@ def state_text(answer: Mapping[str, Any]) -> str:
         if isinstance(stage, dict) and isinstance(stage.get("queued_reqs"), int)
     ]
     occupancy = pipeline.get("occupancy_ratio")
-    share = f"{occupancy:.0%}" if isinstance(occupancy, float | int) else "?"
-    requests = f"{running:.0f}" if isinstance(running, float | int) else "?"
-    return f"occupancy {share}, running {requests}, queue {max(queues) if queues else '?'}"
+    return state_words(
+        occupancy if isinstance(occupancy, float | int) else None,
+        running if isinstance(running, float | int) else None,
+        queues,
+    )
 
 
 def _first(values: object) -> Mapping[str, Any]:

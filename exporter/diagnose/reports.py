@@ -29,10 +29,8 @@ def more_figures(outcome: Outcome) -> dict[str, object]:
     Loads that are no longer in memory are told as far as a recording keeps them.
     """
     figures = outcome.diagnosis.figures
-    span = None
-    if figures.window_started_at is not None and figures.window_ended_at is not None:
-        span = (figures.window_started_at, figures.window_ended_at)
-    found: dict[str, object] = {"gpus": server_gpus(outcome.watch, outcome.pipeline[0], span)}
+    gpus = server_gpus(outcome.watch, outcome.pipeline[0], figures.window)
+    found: dict[str, object] = {"gpus": gpus}
     if outcome.troubles:
         found["log_errors"] = list(outcome.troubles)
     if outcome.points:

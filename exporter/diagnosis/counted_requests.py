@@ -14,7 +14,7 @@ from itertools import pairwise, takewhile
 from statistics import fmean, median
 
 from exporter.diagnosis.log_figures import one_stage
-from exporter.diagnosis.steady_window import stops
+from exporter.diagnosis.steady_window import Span, stops
 from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.pipeline.server_facts import count_of
 from exporter.records import Batch, Mode
@@ -33,8 +33,6 @@ _SAME_MIX = 0.25  # of lines that would have to show another size
 _SAME_PACE = 0.2
 _LEAST_LINES = 3
 _BLOCK = 5  # gaps of which the middle one tells the pace
-
-Span = tuple[float, float]
 
 
 def counted_requests(watch: Watch, key: PipelineKey, span: Span) -> int | None:

@@ -151,6 +151,13 @@ class Figures:
         return asdict(self)
 
     @property
+    def window(self) -> tuple[float, float] | None:
+        """Start and end of the window; `None` where there is none."""
+        if self.window_started_at is None or self.window_ended_at is None:
+            return None
+        return self.window_started_at, self.window_ended_at
+
+    @property
     def is_pipeline(self) -> bool:
         """Whether there is more than one stage."""
         return self.pp_size is not None and self.pp_size > 1

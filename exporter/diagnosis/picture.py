@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from exporter.diagnosis.figures import Figures
-from exporter.diagnosis.steady_window import Load, loads_of
+from exporter.diagnosis.steady_window import Load, Span, loads_of
 from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.pipeline.bubbles import TELLS_WAITING
 from exporter.pipeline.clock import Second, StageSummary
@@ -21,8 +21,6 @@ from exporter.pipeline.grid import CELL_SECONDS, CELLS_PER_SECOND
 from exporter.pipeline.server_facts import count_of
 from exporter.pipeline.stage_cells import Shares
 from exporter.records import Method
-
-Span = tuple[float, float]
 
 MOST_COLUMNS = 600
 MOST_ROWS = 128
@@ -95,7 +93,7 @@ class Pictures:
 
 def pictures(watch: Watch, key: PipelineKey, figures: Figures) -> Pictures:
     """The pictures of one pipeline around its steady window."""
-    window = _window(figures)
+    window = figures.window
     if watch.first_at is None or watch.last_at is None:
         return Pictures(None, None, ("Nothing dated was seen: there is no time to show.",))
     span = _around(window, (watch.first_at, watch.last_at))
@@ -110,11 +108,6 @@ def pictures(watch: Watch, key: PipelineKey, figures: Figures) -> Pictures:
         zoom, why = _zoomed(watch, key, figures, seconds, overview)
     missing = [*_unseen(overview, watch, key), *([why] if why else [])]
     return Pictures(overview, zoom, tuple(missing))
-
-
-def _window(figures: Figures) -> Span | None:
-    start, end = figures.window_started_at, figures.window_ended_at
-    return None if start is None or end is None else (start, end)
 
 
 def _inside(second: Second, span: Span) -> bool:

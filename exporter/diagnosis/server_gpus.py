@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from exporter.diagnosis.steady_window import Span
 from exporter.diagnosis.watch import Watch
 from exporter.pipeline.server_facts import count_of
 from exporter.records import FactValue
-
-Span = tuple[float, float]
 
 
 def server_gpus(watch: Watch, server: str, span: Span | None) -> dict[str, object]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from exporter.diagnosis.picture import Picture, Row, Span
+from exporter.diagnosis.picture import Picture, Row
+from exporter.diagnosis.steady_window import Span
 from exporter.palette import CellState
 from exporter.pipeline.stage_cells import Shares
 

@@ -54,7 +54,7 @@ def drawings(shown: Pictures, figures: Figures) -> Iterator[Drawing]:
     if overview is None or not overview.rows:
         return
     origin = overview.started_at
-    start, end = figures.window_started_at, figures.window_ended_at
+    window = figures.window
     strips: list[tuple[str, list[Bar]]] = []
     if overview.loads:
         bars = [
@@ -66,16 +66,16 @@ def drawings(shown: Pictures, figures: Figures) -> Iterator[Drawing]:
             for load in overview.loads
         ]
         strips.append(("load", bars))
-    if start is not None and end is not None:
-        strips.append(("window", [bar_of(overview, (start, end))]))
+    if window is not None:
+        strips.append(("window", [bar_of(overview, window)]))
     if zoom is not None:
         strips.append(("zoom", [bar_of(overview, (zoom.started_at, zoom.ended_at))]))
     seconds = overview.ended_at - overview.started_at
     title = f"{seconds:.0f} s, from {instant(origin)}"
-    if start is None or end is None:
+    if window is None:
         yield replace(drawing("overview", title, overview, origin), strips=strips)
     else:
-        ends = [(at - origin) / overview.cell_seconds for at in (start, end)]
+        ends = [(at - origin) / overview.cell_seconds for at in window]
         meant = math.ceil(ends[0]), math.floor(ends[1])
         drawn = drawing("overview", title, overview, origin, meant=meant)
         said = {stage.pp_rank: work_text(stage) for stage in figures.stages}

@@ -47,9 +47,9 @@ def _shared_length(first: Picture, second: Picture) -> float:
 def _windowed(shown: Shown) -> Picture | None:
     """The overview over the steady window; `None` without either."""
     overview, figures = shown[0].overview, shown[1]
-    start, end = figures.window_started_at, figures.window_ended_at
-    if overview is None or not overview.rows or start is None or end is None:
+    if overview is None or not overview.rows or figures.window is None:
         return None
+    start, end = figures.window
     return _cut(overview, start, end - start)
 
 

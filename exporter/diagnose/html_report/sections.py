@@ -56,9 +56,9 @@ class StageLine:
 def stage_lines(outcome: Outcome) -> list[StageLine]:
     """Every stage over the steady window; those without a GPU by their lines alone."""
     figures = outcome.diagnosis.figures
-    start, end = figures.window_started_at, figures.window_ended_at
-    if start is None or end is None:
+    if figures.window is None:
         return []
+    start, end = figures.window
     sizes: dict[int, list[int]] = {}
     lines: dict[int, int] = {}
     for batch in outcome.watch.batches.get(outcome.pipeline, ()):
