@@ -38,6 +38,7 @@ UNIT = "sglang.service"
 MAIN = "/usr/bin/python -m sglang.launch_server --model-path /models/demo --pp-size 8"
 MAIN_PID = 100
 _BATCH = re.compile(r"\[[0-9-]+ [0-9:]+ PP(\d)\] (Decode|Prefill) batch, ")
+_CURSOR_TIME = re.compile(r";t=([0-9a-f]+)")
 _TITLE = re.compile(r"sglang::scheduler_PP(\d)")
 
 Counts = Counter[tuple[str, ...]]
@@ -409,8 +410,10 @@ class Lives:
         cursor, since_us = self._received_at.get("cursor"), self._received_at.get("since_us")
         if isinstance(since_us, int):
             return {at for at in entries if at >= since_us}
-        (read_to,) = (at for at, entry in self._entries.items() if entry.cursor == cursor)
-        return {at for at in entries if at > read_to}
+        # By its time: where the entry was damaged since, the rest of its cursor is another one.
+        read_to = _CURSOR_TIME.search(str(cursor))
+        assert read_to is not None, cursor
+        return {at for at in entries if at > int(read_to[1], 16)}
 
 
 def _tells_gap(metrics: Metrics) -> bool:

@@ -208,9 +208,10 @@ class JournalSource:
             # A damaged entry: those behind it are read; opening anew would meet it for ever.
             self.health.gaps += 1
             return
+        # Now, not at the end of the turn: if going on fails, this one is not read again. Behind a
+        # damaged entry `next` may only say that there is none, and then the cursor is gone too.
+        self._tail.mark_read()
         if line is not None:
-            # Now, not at the end of the turn: if a later entry fails, this one is not read again.
-            self._tail.mark_read()
             emit(line)
 
     def _note_progress(self) -> None:
@@ -219,7 +220,6 @@ class JournalSource:
         if self.health.last_error is not None and self.health.last_error.startswith(NO_ENTRY_YET):
             self.health.last_error = None
         try:
-            self._tail.mark_read()
             age_seconds = self._clock() - self._tail.reader.realtime_us() / 1e6
         except OSError:
             return  # The file went away under the reader; what was emitted still holds.
