@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, compare_command, daemon
+from exporter import __version__, compare_command, daemon, recorder
 from exporter.comparison.run import ReportError
 from exporter.config import (
     DEFAULT_PORT,
@@ -45,7 +45,7 @@ FAILURES = (
     LoadError,
     NothingSeenError,
     ReportError,
-    daemon.CannotRecordError,
+    recorder.CannotRecordError,
     CannotPrintError,
     StateFileInUseError,
     FatalSourceError,
@@ -216,7 +216,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 config = _with_listen(demo, arguments)
                 asyncio.run(daemon.demo(arguments.scenario, config, Path(directory)))
         case "record":
-            asyncio.run(daemon.record(_config(arguments), arguments.duration, arguments.output))
+            asyncio.run(recorder.record(_config(arguments), arguments.duration, arguments.output))
         case "diagnose":
             return diagnose_command.run(arguments, lambda: _config(arguments))
         case "compare":

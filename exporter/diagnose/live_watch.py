@@ -17,23 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from exporter.config import Config
-from exporter.daemon import (
-    STOPPING,
-    CannotRecordError,
-    ignore_signals,
-    keep,
-    recording_to,
-    stopped,
-)
 from exporter.diagnose.outcome import HARVEST_SECONDS, Outcome, diagnose_watch, harvest
 from exporter.diagnose.progress_line import ProgressLine, state_words
 from exporter.diagnosis.watch import PipelineKey, Watch
 from exporter.gpu_driver import GpuDriver
 from exporter.live_sources import PROC, live_ingest
 from exporter.load.result import LoadResult
+from exporter.recorder import CannotRecordError, keep, recording_to
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import LogLine, Record
 from exporter.snapshot import Snapshot
+from exporter.stopping import STOPPING, ignore_signals, stopped
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from exporter.daemon import stopped
 from exporter.diagnose.live_watch import FILE_SECONDS, TERMINAL_SECONDS
 from exporter.diagnose.progress_line import ProgressLine, state_words
 from exporter.diagnose.remote_exporter import ExporterError, RemoteExporter
@@ -32,6 +31,7 @@ from exporter.records import (
     StageMap,
     ThroughputReference,
 )
+from exporter.stopping import stopped
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from exporter.cli import EXIT_ERROR, main
-from exporter.daemon import recording_to
+from exporter.recorder import recording_to
 from exporter.recordings.reader import read_records
 from exporter.records import LoadEvent, LoadPhase
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from exporter.daemon import keep
 from exporter.diagnose.outcome import diagnose_recording
 from exporter.ingest import Ingest
 from exporter.recent.log import RecentLog
 from exporter.recent.records import MOST_SECONDS, STRETCH_SECONDS, RecentRecords
 from exporter.recent.samples import PackedSamples
+from exporter.recorder import keep
 from exporter.recordings.reader import read_records
 from exporter.recordings.writer import RecordingWriter
 from exporter.records import (
