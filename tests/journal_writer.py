@@ -177,7 +177,8 @@ class JournalWriter:
         self._stop()
         archived: Path | None = None
         if self.active_file.exists():
-            header = self.active_file.read_bytes()[:208]
+            with self.active_file.open("rb") as file:
+                header = file.read(208)
             seqnum_id = header[72:88].hex()
             head_seqnum = int.from_bytes(header[168:176], "little")
             head_realtime = int.from_bytes(header[184:192], "little")
