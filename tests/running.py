@@ -102,7 +102,11 @@ class RunningExporter:
     """
 
     def __init__(
-        self, args: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
+        self,
+        args: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        through: Sequence[str] = (),
     ) -> None:
         """Starts it and waits until it listens.
 
@@ -110,6 +114,7 @@ class RunningExporter:
             args: Command and options, without `--listen`.
             folder: An existing folder for all it writes; its TMPDIR is `folder/tmp`.
             env: Added to this process's environment.
+            through: A program and its options that becomes the exporter, as setpriv does.
 
         Raises:
             AssertionError: It ended, or did not listen in time; with what it said.
@@ -127,7 +132,7 @@ class RunningExporter:
         ) as said:
             self._said = Path(said.name)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "exporter", *args, "--listen", "127.0.0.1:0"],
+                [*through, sys.executable, "-m", "exporter", *args, "--listen", "127.0.0.1:0"],
                 stdin=subprocess.PIPE,
                 stderr=said,
                 env=environment,

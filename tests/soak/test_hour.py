@@ -2,18 +2,14 @@
 
     SOAK_HOUR_SECONDS=120 .venv/bin/python -m pytest -m soak -s --timeout=0 tests/soak/test_hour.py
 
-Real rate, of a busy PP8 server (a pass of a stage takes 3.6 ms, `decode_log_interval` 40, about one
-request of 256 tokens begins a second): 8 / (0.0036 s * 40) = 56 decode lines, 8 prefill lines (one
-a stage and request) and 1 of the web server, together 65 lines a second.
+tests/fast_server.py says what the real rate is.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -21,16 +17,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.fake_nvml import FakeNvml
-from tests.journal_lives import (
-    MAIN,
-    MAIN_PID,
-    STAGES,
-    UNIT,
-    Counts,
-    counts_of,
-    decode_line,
-    stamped,
-)
+from tests.fast_server import REAL_LINES_PER_SECOND, FastServer, shown_counts
+from tests.journal_lives import STAGES, UNIT, Counts
 from tests.journal_writer import JournalWriter, journal_remote
 from tests.running import Metrics, RunningExporter
 
@@ -42,7 +30,6 @@ pytestmark = [
 
 SECONDS = float(os.environ.get("SOAK_HOUR_SECONDS", "3600"))
 WARM_UP_SECONDS = 600.0
-REAL_LINES_PER_SECOND = {"decode": 56, "prefill": 8, "web": 1}
 TIMES_REAL = 50
 LINES_PER_SECOND = TIMES_REAL * sum(REAL_LINES_PER_SECOND.values())
 LINES_A_FILE = 100_000
@@ -52,111 +39,34 @@ MEGABYTE = 1e6
 PROC = Path("/proc")
 
 
-# --- the server --------------------------------------------------------------------------------
+# --- the journal -------------------------------------------------------------------------------
 
 
-class FastServer:
-    """Writes a busy server's lines to a real journal and knows what they have to count as.
+class BoundedJournal:
+    """Begins a new file now and then and keeps the disk free of what was read.
 
     Attributes:
-        expected: In the words of `counts_of`, and ("tokens" or "requests", mode, pp_rank).
-        most_bytes: The most the journal has taken on the disk.
+        most_bytes: The most it has taken on the disk, where files are allocated ahead.
     """
 
-    def __init__(self, writer: JournalWriter, seed: int) -> None:
-        self.expected: Counts = Counter()
+    def __init__(self, writer: JournalWriter) -> None:
         self.most_bytes = 0
         self._writer = writer
-        self._chance = random.Random(seed)
-        self._kinds, self._weights = zip(*REAL_LINES_PER_SECOND.items(), strict=True)
         self._archived: list[tuple[Path, int]] = []
+        self._rotate_at = LINES_A_FILE
 
-    @property
-    def lines(self) -> int:
-        return self.expected["lines",]
-
-    def start(self) -> None:
-        self._write(stamped("server_args={'pp_size': 8, 'tp_size': 1}"))
-        for rank in range(STAGES):
-            self._prefill(rank)
-        self._write(stamped("The server is fired up and ready to roll!"))
-        self._writer.flush()
-
-    def write(self, lines: int) -> None:
-        """Writes lines of the real mixture; one in a thousand is forged or journald's own."""
-        chance = self._chance
-        for kind in chance.choices(self._kinds, self._weights, k=lines):
-            rank = chance.randrange(STAGES)
-            if chance.random() < 0.001:
-                self._refused_or_suppressed(rank)
-            elif kind == "decode":
-                self._decode(rank)
-            elif kind == "prefill":
-                self._prefill(rank)
-            else:
-                self._write('INFO:     127.0.0.1:9 - "POST /generate HTTP/1.1" 200 OK')
-        self._writer.send()
-
-    def rotate_and_vacuum(self, read: float) -> None:
-        """Begins a new file, and deletes those that were read whole but for the newest of them."""
+    def tidy(self, written: int, read: float) -> None:
+        """Rotates when it is time; deletes files read whole, but for the newest of them."""
+        if written < self._rotate_at:
+            return
+        self._rotate_at = written + LINES_A_FILE
         archived = self._writer.rotate()
         assert archived is not None
-        self._archived.append((archived, self.lines))
-        self.most_bytes = max(self.most_bytes, _size(self._writer.directory))
+        self._archived.append((archived, written))
+        used = sum(path.stat().st_blocks for path in self._writer.directory.iterdir()) * 512
+        self.most_bytes = max(self.most_bytes, used)
         while len(self._archived) > 1 and self._archived[0][1] <= read:
             self._archived.pop(0)[0].unlink()
-
-    def _decode(self, rank: int) -> None:
-        running = self._chance.randrange(1, 40)
-        self._batch(decode_line(rank, running), "decode", rank, running)
-
-    def _prefill(self, rank: int) -> None:
-        new_seqs, tokens = self._chance.randrange(1, 5), self._chance.randrange(1, 8193)
-        line = stamped(
-            f"Prefill batch, #new-seq: {new_seqs}, #new-token: {tokens}, #cached-token: 0, "
-            f"token usage: 0.05, #running-req: 3, #queue-req: 0, cuda graph: False",
-            rank,
-        )
-        self._batch(line, "prefill", rank, new_seqs)
-        self.expected["tokens", "prefill", str(rank)] += tokens
-
-    def _batch(self, text: str, mode: str, rank: int, requests: int) -> None:
-        self._write(text, pid=200 + rank, cmdline=f"sglang::scheduler_PP{rank}")
-        self.expected[mode, str(rank)] += 1
-        self.expected["requests", mode, str(rank)] += requests
-
-    def _refused_or_suppressed(self, rank: int) -> None:
-        kind = self._chance.randrange(3)
-        if kind == 0:
-            self._write(decode_line(rank))
-            self.expected["rejected", "not_scheduler"] += 1
-        elif kind == 1:
-            title = f"sglang::scheduler_PP{(rank + 1) % STAGES}"
-            self._write(decode_line(rank), pid=300, cmdline=title)
-            self.expected["rejected", "rank_mismatch"] += 1
-        else:
-            self._writer.write_suppressed(7)
-            self.expected["suppressed",] += 7
-
-    def _write(self, text: str, pid: int = MAIN_PID, cmdline: str = MAIN) -> None:
-        self._writer.write(text, pid=pid, cmdline=cmdline)
-        self.expected["lines",] += 1
-
-
-def _size(folder: Path) -> int:
-    """On the disk: journal files are allocated ahead."""
-    return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
-
-
-def shown_counts(metrics: Metrics) -> Counts:
-    """What a scrape shows of what the server expects."""
-    counts = counts_of(metrics)
-    for (_, labels), value in metrics.matching("stage_prefill_tokens_total").items():
-        if dict(labels)["origin"] == "computed":
-            counts["tokens", "prefill", dict(labels)["pp_rank"]] = round(value)
-    for (_, labels), value in metrics.matching("stage_batch_requests_sum").items():
-        counts["requests", dict(labels)["mode"], dict(labels)["pp_rank"]] = round(value)
-    return +counts
 
 
 # --- the process -------------------------------------------------------------------------------
@@ -242,9 +152,11 @@ def test_an_hour_at_fifty_times_the_real_rate_loses_nothing_and_grows_nothing(
     with JournalWriter(journal) as writer:
         server = FastServer(writer, seed=7)
         server.start()
+        writer.flush()
+        bounded = BoundedJournal(writer)
         with RunningExporter(arguments, tmp_path, fake.environment()) as exporter:
             exporter.wait_for(lambda seen: healthy(seen) and len(seen.matching("gpu_up")) == STAGES)
-            looks, ill = live(server, exporter)
+            looks, ill = live(server, bounded, exporter)
             writer.flush()
             seen = exporter.wait_for(
                 lambda seen: seen.total("exporter_journal_lines_total") >= server.lines
@@ -253,17 +165,19 @@ def test_an_hour_at_fifty_times_the_real_rate_loses_nothing_and_grows_nothing(
             counted, expected = shown_counts(seen), +server.expected
             said = exporter.said
     judge(looks, ill, counted, expected)
-    print(f"journal on the disk at most {server.most_bytes / MEGABYTE:.0f} MB")
+    print(f"journal on the disk at most {bounded.most_bytes / MEGABYTE:.0f} MB")
     assert min(observed) >= SECONDS - 5
     assert "Traceback" not in said
 
 
-def live(server: FastServer, exporter: RunningExporter) -> tuple[list[Look], int]:
+def live(
+    server: FastServer, bounded: BoundedJournal, exporter: RunningExporter
+) -> tuple[list[Look], int]:
     """Writes and scrapes on the beat; the looks taken, and how many scrapes showed trouble."""
     began = time.monotonic()
     looks: list[Look] = []
     minute: list[Look] = []
-    ill, slowest, rotate_at = 0, 0.0, LINES_A_FILE
+    ill, slowest = 0, 0.0
     written, scrape_at = 0, 1.0
     while (at := time.monotonic() - began) < SECONDS:
         due = int(at * LINES_PER_SECOND) - written
@@ -276,9 +190,7 @@ def live(server: FastServer, exporter: RunningExporter) -> tuple[list[Look], int
             ill += not healthy(seen)
             minute.append(look(exporter.pid, at))
             scrape_at = max(scrape_at + 1.0, at)
-            if server.lines >= rotate_at:
-                server.rotate_and_vacuum(seen.total("exporter_journal_lines_total"))
-                rotate_at = server.lines + LINES_A_FILE
+            bounded.tidy(server.lines, seen.total("exporter_journal_lines_total"))
             if int(at / 60) > len(looks) // 60 and len(minute) > 1:
                 print_minute(minute, seen, slowest)
                 looks += minute
