@@ -7,7 +7,6 @@ import errno
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,8 +19,10 @@ import pytest
 
 from exporter.records import LogLine, Record, Refusal, SourceUnavailableError
 from exporter.sources import Position
+from exporter.sources.journal.damage import DamageWatch
 from exporter.sources.journal.entries import EntryReader
 from exporter.sources.journal.position import ReadTo
+from exporter.sources.journal.reader import open_file
 from exporter.sources.journal.source import JournalMatch, JournalSource
 from tests.journal_writer import JournalWriter, journal_remote
 from tests.journald import hand_started_journald, why_not
@@ -318,6 +319,19 @@ async def test_damage_met_while_following_is_a_gap(journal: JournalWriter) -> No
         await followed.until(lambda: followed.source.health.gaps > 0)
         assert len(followed.messages) == len(set(followed.messages)) < 2002
         assert followed.source.health.gaps == 1
+
+
+async def test_a_file_that_is_just_being_made_is_no_damage(journal: JournalWriter) -> None:
+    """Between its creation and its header it looks like one that was cut to nothing."""
+    journal.write("batch 0")
+    journal.flush()
+    new, cut = journal.directory / "new.journal", journal.directory / "cut.journal"
+    new.touch()
+    cut.touch()
+    looking = asyncio.create_task(DamageWatch(open_file, UNIT).newly_damaged([new, cut], 0))
+    await asyncio.sleep(0)  # it has seen both empty
+    shutil.copy(journal.active_file, new)
+    assert await looking == 1
 
 
 async def test_a_cursor_from_the_future_does_not_wait_for_ever(journal: JournalWriter) -> None:
@@ -746,7 +760,7 @@ async def test_a_real_journald_is_followed_through_its_own_rotation() -> None:
             say("batch 1\\nbatch nul\\0batch rest\\n")
             say("batch unfinished")
             await followed.until_lines(1)
-            journald.send_signal(signal.SIGUSR2)
+            journald.rotate()
             say("batch 2\\n")
             await followed.until(lambda: "batch 2" in followed.messages)
             assert followed.messages[-2:] == ["batch 1", "batch 2"]

@@ -23,6 +23,9 @@ _SIGNATURE = b"LPKSHHRH"
 MAX_ENTRIES = 500_000
 ENTRIES_A_TURN = 2_000
 """About 1.5 ms: 0.6 µs an entry."""
+BEING_MADE_SECONDS = 0.5
+"""How long a new file may have no header yet; it takes journald well under a millisecond."""
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class DamageWatch:
         return damaged
 
     async def _is_whole(self, path: Path, after_us: int) -> bool:
-        header = _header(path)
+        header = await _header_once_made(path)
         if header is None:
             return False
         if header.tail_realtime_us <= after_us:
@@ -107,6 +110,15 @@ async def _meets_its_end(reader: EntryReader, after_us: int) -> bool:
 def _holds(reader: EntryReader, cursor: str) -> bool:
     """Whether an entry can be found again by stepping back a little: the file has just grown."""
     return any(reader.previous_entry() and reader.test_cursor(cursor) for _ in range(100))
+
+
+async def _header_once_made(path: Path) -> _Header | None:
+    """As `_header`, of a file that may have been created a moment ago."""
+    for _ in range(round(BEING_MADE_SECONDS / _LOOK_AGAIN_SECONDS)):
+        if path.stat().st_size >= _HEADER.size:
+            break
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+    return _header(path)
 
 
 def _header(path: Path) -> _Header | None:
