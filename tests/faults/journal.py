@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +49,7 @@ class Beside:
     def __init__(self, folder: Path, writer: JournalWriter) -> None:
         self.writer = writer
         self.server = FastServer(writer, seed=1)
-        self.seen: Counts = Counts()
+        self.seen: Counts = Counter()
         self.gaps = 0.0
         self.lives = 0
         self._folder = folder
@@ -266,16 +267,27 @@ def _say(number: int) -> None:
 
 
 def server_restarted(folder: Path, times: int) -> Outcome:
-    """Each time with another number of stages and other processes, without a word of farewell."""
+    """Each time with another number of stages and other processes, without a word of farewell.
+
+    A stage that a launch does not have is not shown; its counters go on when it is back.
+    """
     chance = random.Random(5)
-    told: list[float | None] = []
-    launches: list[int] = []
+    right = 0
     with beside_a_journal(folder) as run:
         with run.life() as exporter:
+            last = shown_counts(run.read_all(exporter))
             for _ in range(times):
                 others = [count for count in range(1, STAGES + 1) if count != run.server.stages]
-                launches.append(chance.choice(others))
-                run.server.start(launches[-1])
+                stages = chance.choice(others)
+                run.server.start(stages)
                 run.server.write(2 * LINES)
-                told.append(run.read_all(exporter).value("stages"))
-        return run.outcome(stages_told=(launches, [round(stages or 0) for stages in told]))
+                seen = run.read_all(exporter)
+                last |= shown_counts(seen)
+                shown = seen.label_values("stage_batches_total", "pp_rank")
+                right += (seen.value("stages"), len(shown)) == (stages, stages)
+        return beside(
+            run.server.expected,
+            last,
+            gaps=(0, round(run.gaps)),
+            launches_shown_with_their_stages=(times, right),
+        )

@@ -115,8 +115,8 @@ def _holds(reader: EntryReader, cursor: str) -> bool:
 async def _header_once_made(path: Path) -> _Header | None:
     """As `_header`, of a file that may have been created a moment ago."""
     for _ in range(round(BEING_MADE_SECONDS / _LOOK_AGAIN_SECONDS)):
-        if path.stat().st_size >= _HEADER.size:
-            break
+        if (header := _header(path)) is not None:
+            return header
         await asyncio.sleep(_LOOK_AGAIN_SECONDS)
     return _header(path)
 
