@@ -178,7 +178,7 @@ def live(
     looks: list[Look] = []
     minute: list[Look] = []
     ill, slowest = 0, 0.0
-    written, scrape_at = 0, 1.0
+    written, scrape_at, minute_ends_at = 0, 1.0, 60.0
     while (at := time.monotonic() - began) < SECONDS:
         due = int(at * LINES_PER_SECOND) - written
         server.write(due)
@@ -191,10 +191,10 @@ def live(
             minute.append(look(exporter.pid, at))
             scrape_at = max(scrape_at + 1.0, at)
             bounded.tidy(server.lines, seen.total("exporter_journal_lines_total"))
-            if int(at / 60) > len(looks) // 60 and len(minute) > 1:
+            if at >= minute_ends_at and len(minute) > 1:
                 print_minute(minute, seen, slowest)
                 looks += minute
-                minute, slowest = [], 0.0
+                minute, slowest, minute_ends_at = [], 0.0, minute_ends_at + 60.0
         time.sleep(max(0.0, TICK_SECONDS - (time.monotonic() - began - at)))
     return looks + minute, ill
 
