@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.faults import Fault, journal
+from tests.faults import Fault, clock, journal
 from tests.journal_writer import journal_remote
 from tests.journald import why_not
 
 _NO_WRITER = None if journal_remote() else "systemd-journal-remote is not installed"
 
 FAULTS = (
+    Fault("clock set back and forward by an hour", "times", clock.stepped, 1, 10, _NO_WRITER),
     Fault("journal rotated", "rotations", journal.rotated, 5, 200, _NO_WRITER),
     Fault(
         "journal vacuumed of what was read",
