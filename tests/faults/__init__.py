@@ -32,7 +32,7 @@ class Fault:
         name: What happens.
         times: What is counted in `few` and `many`.
         provoke: Does it so often, in an empty folder of its own.
-        few: How often in `make test`.
+        few: How often in `make test`; 0 where a test of its own does it there.
         many: How often in `make soak`.
         why_not: Why it cannot be provoked on this machine; `None` if it can.
     """
@@ -43,6 +43,9 @@ class Fault:
     few: int
     many: int
     why_not: str | None = None
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def beside(expected: Counts, seen: Counts, **others: tuple[object, object]) -> Outcome:
