@@ -1,7 +1,7 @@
 """Levels of each GPU with the links awake: the calibration's recording against its truth.
 
-A power sample counts where it and the two before it lie wholly in one work or one wait (each holds
-a fifth of the one before). GPM's windows hold both: SM and DRAM activity of work are the probe's,
+A power sample counts where it and the one before it lie wholly in one work or one wait, less the
+fifth of the one before that each holds. GPM's windows hold both: SM and DRAM activity of work are the probe's,
 those of a wait what is left of a window's mean once the work in it is taken off.
 """
 
@@ -13,11 +13,12 @@ from pathlib import Path
 from statistics import median
 
 from bench.nccl_truth import Play, Span, StageTruth, covered
+from exporter.activity.power_lag import LAG_RATIOS, PowerLag
 from exporter.recordings.reader import read_records
 from exporter.records import ActivityLevel, GpmWindow, GpuLevels, RingSamples, Signal
 
 SAMPLE_SECONDS = 0.020
-PURE_SECONDS = 3 * SAMPLE_SECONDS + 0.005
+PURE_SECONDS = 2 * SAMPLE_SECONDS + 0.005
 LEAST_WAIT = 0.2
 """Of a GPM window, so that what is left of its mean tells something."""
 
@@ -49,9 +50,14 @@ def awake(
         own = [each for each in windows if each.gpu == levels.gpu]
         waiting = ActivityLevel(
             _pure(watts, truth.waits, span),
-            _left(((w.started_at, w.ended_at, w.sm_ratio) for w in own), truth, span, working.sm),
             _left(
-                ((w.started_at, w.ended_at, w.dram_ratio) for w in own), truth, span, working.dram
+                ((w.started_at, w.ended_at, w.sm_ratio) for w in own), truth, span, working.sm_ratio
+            ),
+            _left(
+                ((w.started_at, w.ended_at, w.dram_ratio) for w in own),
+                truth,
+                span,
+                working.dram_ratio,
             ),
         )
         found.append(replace(levels, working=working, waiting=waiting))
@@ -60,10 +66,13 @@ def awake(
 
 def _read(recording: Path) -> tuple[dict[int, list[tuple[float, float]]], list[GpmWindow]]:
     rings: dict[int, list[tuple[float, float]]] = {}
+    lags: dict[int, PowerLag] = {}
     windows = []
     for record in read_records(recording):
         if isinstance(record, RingSamples) and record.signal is Signal.POWER:
-            rings.setdefault(record.gpu, []).extend(record.samples)
+            lag = lags.setdefault(record.gpu, PowerLag())
+            lag.ratio = LAG_RATIOS["NVIDIA H200"]
+            rings.setdefault(record.gpu, []).extend(lag.undone(record).samples)
         elif isinstance(record, GpmWindow):
             windows.append(record)
     return rings, windows

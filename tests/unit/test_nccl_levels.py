@@ -52,8 +52,8 @@ def test_pure_samples_and_what_is_left_of_windows_are_the_levels(recording: Path
     assert found.working == ActivityLevel(430.0, 0.6, 0.5)
     assert found.waiting is not None
     assert found.waiting.watts == 160.0
-    assert found.waiting.sm == pytest.approx(0.06, abs=0.02)
-    assert found.waiting.dram == pytest.approx(0.0, abs=0.02)
+    assert found.waiting.sm_ratio == pytest.approx(0.06, abs=0.02)
+    assert found.waiting.dram_ratio == pytest.approx(0.0, abs=0.02)
     assert found.idle == RESTING.idle
 
 
