@@ -1,8 +1,8 @@
 """Levels of each GPU with the links awake: the calibration's recording against its truth.
 
 A power sample counts where it and the one before it lie wholly in one work or one wait, less the
-fifth of the one before that each holds. GPM's windows hold both: SM and DRAM activity of work are the probe's,
-those of a wait what is left of a window's mean once the work in it is taken off.
+fifth of the one before that each holds. GPM's windows hold both: SM and DRAM activity of work are
+the probe's, those of a wait what is left of a window's mean once the work in it is taken off.
 """
 
 from __future__ import annotations
