@@ -51,7 +51,8 @@ def judge(output: Path, *, until: float) -> None:
             with tarfile.open(recordings) as archive:
                 archive.extractall(folder, filter="data")
         known = _tell_probe(plays, folder, tell, results)
-        played = [play for play in plays if play.scenario != PROBE and "main" in play.phases]
+        known = _tell_levels(known, plays, truths, folder, tell)
+        played = [play for play in plays if play.scenario not in BESIDE and "main" in play.phases]
         _tell_truth(played, truths, tell, results)
         rows, verdicts, timelines = _all_said(played, truths, folder, known, until)
     tell_rows(rows, tell)
