@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,14 +23,28 @@ import yaml
 from exporter import __version__
 from exporter.config import load
 from exporter.setting_values import DEFAULT_PORT
-from grafana.build_dashboards import FOLDER as DASHBOARDS
 from tests.contracts import monitoring_v1
+from tests.manifests import (
+    BASE,
+    COMPONENTS,
+    CONTAINER,
+    DASHBOARDS,
+    EXAMPLE,
+    FILES,
+    KUBERNETES,
+    MOUNTS,
+    POD,
+    ROOT,
+    VOLUMES,
+    Object,
+    only,
+    pod_of,
+    read,
+    rendered,
+    renders,
+    with_components,
+)
 
-ROOT = Path(__file__).parents[2]
-KUBERNETES = ROOT / "deploy" / "kubernetes"
-BASE = KUBERNETES / "base"
-EXAMPLE = KUBERNETES / "overlays" / "example"
-COMPONENTS = {path.parent.name: path.parent for path in KUBERNETES.glob("components/*/*ion.yaml")}
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DOCKERFILE = ROOT / "Dockerfile"
 
@@ -41,52 +53,6 @@ NEWEST = kubernetes_validate.latest_version()
 APPLIED_BYTES = 256 * 1024
 """`kubectl apply` keeps a copy of an object in an annotation of at most so much."""
 NAME = "sglang-pipeline-exporter"
-
-Object = dict[str, Any]
-
-renders = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-
-
-def read(path: Path) -> Any:
-    return yaml.safe_load(path.read_text())
-
-
-def rendered(folder: Path) -> list[Object]:
-    """The objects of a kustomization, as `kubectl apply -k` would send them."""
-    done = subprocess.run(
-        ["kubectl", "kustomize", folder],
-        env={**os.environ, "KUBECONFIG": os.devnull},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
-
-
-def with_components(folder: Path, *names: str) -> list[Object]:
-    """The base with components, rendered from a copy that has a folder of its own for it."""
-    copy = folder / "repository"
-    shutil.copytree(KUBERNETES, copy / "deploy" / "kubernetes")
-    shutil.copytree(DASHBOARDS, copy / "grafana" / "dashboards")
-    overlay = copy / "deploy" / "kubernetes" / "overlays" / "tested"
-    overlay.mkdir()
-    kustomization = {
-        "resources": ["../../base"],
-        "components": [f"../../components/{name}" for name in names],
-    }
-    (overlay / "kustomization.yaml").write_text(json.dumps(kustomization))
-    return rendered(overlay)
-
-
-def only(objects: list[Object], kind: str) -> Object:
-    (found,) = (one for one in objects if one["kind"] == kind)
-    return found
-
-
-def pod_of(objects: list[Object]) -> Object:
-    template: Object = only(objects, "DaemonSet")["spec"]["template"]
-    return template
 
 
 def complaints(one: Object) -> Iterator[str]:
@@ -101,13 +67,6 @@ def complaints(one: Object) -> Iterator[str]:
                 jsonschema.validate(one, schema)
         except jsonschema.ValidationError as error:
             yield f"{where} in {version}: {error.json_path}: {error.message}"
-
-
-FILES = [read(BASE / name) for name in read(BASE / "kustomization.yaml")["resources"][:-1]]
-POD = pod_of(FILES)["spec"]
-(CONTAINER,) = POD["containers"]
-MOUNTS = {mount["name"]: mount for mount in CONTAINER["volumeMounts"]}
-VOLUMES = {volume["name"]: volume for volume in POD["volumes"]}
 
 
 def program() -> ModuleType:

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.test_kubernetes import EXAMPLE, MOUNTS
 from tests.fake_nvml import FakeNvml
 from tests.journal_lives import decode_line, stamped
+from tests.manifests import EXAMPLE, MOUNTS, ROOT
 from tests.running import Metrics, RunningExporter
 
 NODE_ARGUMENTS = {"pp_size": 4, "tp_size": 1, "nnodes": 2, "node_rank": 1}
@@ -271,7 +271,7 @@ def why_not() -> str | None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return "only root can run the exporter by another user, with setpriv"
     command = [*as_user(NON_ROOT), sys.executable, "-c", "import exporter"]
-    done = subprocess.run(command, cwd=EXAMPLE.parents[3], capture_output=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     return None if done.returncode == 0 else "other users cannot read the checkout"
 
 
