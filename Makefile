@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system demo test soak lint format docs docs-check dashboards dashboards-check previews bench golden clean
+.PHONY: help install system demo test soak lint format docs docs-check dashboards dashboards-check manifests previews bench golden clean
 
 help: ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-17s %s\n", $$1, $$2}'
@@ -40,6 +40,7 @@ lint: $(VENV)/.dev ## ruff, mypy strict, import-linter, codespell, yamllint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy deploy/kubernetes/build_manifests.py
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/yamllint .
@@ -59,6 +60,9 @@ dashboards: $(VENV)/.dev ## Rewrite grafana/dashboards from the code that builds
 
 dashboards-check: $(VENV)/.dev ## Fail if a dashboard is not what the code builds
 	$(BIN)/python -m grafana.build_dashboards --check
+
+manifests: $(VENV)/.dev ## Rewrite what is generated in deploy/kubernetes (a test holds it)
+	$(BIN)/python deploy/kubernetes/build_manifests.py
 
 previews: $(VENV)/.dev ## Draw docs/images from live demos (12 minutes; needs Debian's chromium)
 	$(BIN)/python -m bench.page_previews --output docs/images

@@ -102,7 +102,12 @@ class RunningExporter:
     """
 
     def __init__(
-        self, args: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
+        self,
+        args: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        run_by: Sequence[str] = (),
     ) -> None:
         """Starts it and waits until it listens.
 
@@ -110,6 +115,7 @@ class RunningExporter:
             args: Command and options, without `--listen`.
             folder: An existing folder for all it writes; its TMPDIR is `folder/tmp`.
             env: Added to this process's environment.
+            run_by: A program that becomes the exporter, with its options (`setpriv …`).
 
         Raises:
             AssertionError: It ended, or did not listen in time; with what it said.
@@ -127,7 +133,7 @@ class RunningExporter:
         ) as said:
             self._said = Path(said.name)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "exporter", *args, "--listen", "127.0.0.1:0"],
+                [*run_by, sys.executable, "-m", "exporter", *args, "--listen", "127.0.0.1:0"],
                 stdin=subprocess.PIPE,
                 stderr=said,
                 env=environment,
