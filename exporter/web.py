@@ -97,12 +97,16 @@ class WebServer:
 
     def __init__(self, served: Served, recording: Callable[[int], RecentRecording]) -> None:
         """Serves nothing yet; `recording` gives the newest seconds as they are now."""
+        self.scheme = "http"
+        self.web_config: WebConfigFile | None = None
+        """Who may ask; `None`: everybody."""
+        self._listener: asyncio.Server | None = None
         self._served = served
         self._download = RecordingDownload(recording)
         self._feed = LiveFeed(served, RunningVerdicts(recording, served.seconds))
         self._files = PageFiles()
         self._process = ProcessCollector(registry=None)
-        self._app = app = web.Application(middlewares=[_plain_errors])
+        app = web.Application(middlewares=[_plain_errors])
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
@@ -119,11 +123,7 @@ class WebServer:
             shutdown_timeout=SHUTDOWN_SECONDS,
             logger=_CLIENT_ERRORS,
         )
-        self._listener: asyncio.Server | None = None
-        self.web_config: WebConfigFile | None = None
-        """Who may ask; `None`: everybody."""
         self.port = 0
-        self.scheme = "http"
 
     async def start(self, config: Config) -> None:
         """Listens on the configured address, as the web configuration says.
@@ -160,8 +160,8 @@ class WebServer:
         if path is None:
             return None
         self.web_config = file = WebConfigFile(path)
-        Guard(file).stand(self._app)
-        if file.rules().context is None:
+        Guard(file).stand(self._runner.app)
+        if file.in_force.context is None:
             return None
         self.scheme = "https"
         return CurrentContext.of(file.context)

@@ -1,4 +1,4 @@
-"""The web configuration file as it is now: read again with every look, used when it changed.
+"""The web configuration file as it is now: looked at with every request, read when it changed.
 
 A file that cannot be used changes nothing but the log. A change never takes protection away:
 that needs a restart, so that a file half written opens no door.
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from exporter.config import ConfigError
 from exporter.web_config.document import WebConfig, parse
@@ -23,6 +24,8 @@ from exporter.web_config.tls import Pems, read_pems, server_context
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 256 << 10
+_YOUNG_NANOSECONDS = 1_000_000_000
+_Stamp: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,12 @@ class WebRules:
 
 
 class WebConfigFile:
-    """A file, and the newest of its contents that could be used."""
+    """A file, and the newest of its contents that could be used.
+
+    Attributes:
+        in_force: What was in force at the last look.
+        last_reload_successful: Whether that is what the files say now.
+    """
 
     def __init__(self, path: Path) -> None:
         """Reads it.
@@ -57,13 +65,14 @@ class WebConfigFile:
         self._text: bytes | None = None
         self._parsed: WebConfig | str = ""
         """What that text asks for, or its mistakes."""
+        self._stamps: tuple[_Stamp, ...] = ()
         self.last_reload_successful = True
         try:
             self._seen: tuple[WebConfig, Pems | None] | str = self._read()
-            self._rules = self._made(*self._seen, None)
+            self.in_force = self._made(*self._seen, None)
         except ConfigError as error:
             raise ConfigError(_prefixed(f"{path}: ", error)) from error
-        self._say("web configuration", self._rules)
+        self._say("web configuration", self.in_force)
 
     def close(self) -> None:
         """Checks of passwords that wait are given up."""
@@ -71,6 +80,9 @@ class WebConfigFile:
 
     def rules(self) -> WebRules:
         """What is in force now, after a look at the files."""
+        stamps = self._look()
+        if stamps == self._stamps:
+            return self.in_force
         try:
             seen = self._read()
         except ConfigError as error:
@@ -81,7 +93,14 @@ class WebConfigFile:
             if seen != self._seen:
                 self._seen = seen
                 self._take(*seen)
-        return self._rules
+        # What changed a moment ago may change once more within the resolution of its stamp.
+        self._stamps = () if _is_young(stamps) else stamps
+        return self.in_force
+
+    def _look(self) -> tuple[_Stamp, ...]:
+        tls = None if isinstance(self._parsed, str) else self._parsed.tls
+        files = (tls.cert_file, tls.key_file, tls.client_ca_file) if tls else ()
+        return tuple(_stamp(path) for path in (self._path, *files) if path is not None)
 
     def context(self) -> ssl.SSLContext:
         """What accepts a connection now.
@@ -96,12 +115,12 @@ class WebConfigFile:
 
     def _take(self, config: WebConfig, pems: Pems | None) -> None:
         try:
-            rules = self._made(config, pems, self._rules)
-            _check_change(self._rules.config, config)
+            rules = self._made(config, pems, self.in_force)
+            _check_change(self.in_force.config, config)
         except ConfigError as error:
             self._refuse(error)
             return
-        self._rules = rules
+        self.in_force = rules
         self.last_reload_successful = True
         self._say("web configuration read again", rules)
 
@@ -171,6 +190,20 @@ class WebConfigFile:
             log.warning("%s file=%s", note, self._path)
         if config.users and config.tls is None:
             log.warning("passwords travel in clear: TLS is off file=%s", self._path)
+
+
+def _stamp(path: Path) -> _Stamp:
+    """What changes with the file; an error's number where it cannot be seen."""
+    try:
+        seen = path.stat()
+    except OSError as error:
+        return (error.errno or 0,)
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+def _is_young(stamps: tuple[_Stamp, ...]) -> bool:
+    now = time.time_ns()
+    return any(now - stamp[-1] < _YOUNG_NANOSECONDS for stamp in stamps)
 
 
 def _check_change(old: WebConfig, new: WebConfig) -> None:

@@ -23,7 +23,7 @@ class Guard:
 
     def __init__(self, file: WebConfigFile) -> None:
         self._file = file
-        self._passwords = file.rules().passwords
+        self._passwords = file.in_force.passwords
         self._answering: dict[asyncio.Transport | None, tuple[bytes, bytes | None]] = {}
         """To whom, and under which hash, by connection; each has one request at a time."""
         self._looking: asyncio.Task[None] | None = None
@@ -72,7 +72,7 @@ class Guard:
         if rules.bucket is not None and not rules.bucket.take(time.monotonic()):
             return _later("requests come faster than the rate limit allows")
         credentials = credentials_of(request.headers.get("Authorization", ""))
-        while (passwords := self._rules().passwords) is not None:
+        while (passwords := rules.passwords) is not None:
             try:
                 if credentials is None or not await passwords.admits(
                     *credentials, request.remote or ""
@@ -80,7 +80,8 @@ class Guard:
                     return _refusal()
             except TooManyChecksError:
                 return _later("too many passwords are being checked")
-            if passwords is self._rules().passwords:  # the users are still those of the check
+            rules = self._rules()
+            if passwords is rules.passwords:  # the users are still those of the check
                 break
         user = credentials[0] if credentials and passwords else b""
         connection = request.transport
@@ -92,7 +93,7 @@ class Guard:
             self._answering.pop(connection, None)
 
     async def _add_headers(self, _request: web.Request, response: web.StreamResponse) -> None:
-        for name, value in self._file.rules().headers.items():
+        for name, value in self._file.in_force.headers.items():
             if name == "Content-Security-Policy":
                 response.headers.add(name, value)  # beside the page's own: a browser obeys both
             else:

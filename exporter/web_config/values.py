@@ -148,7 +148,7 @@ def read_headers(value: object) -> dict[str, str]:
     ]
     if mistakes:
         raise WrongValueError(*mistakes)
-    return {name: text for name, text in value.items() if text}
+    return {name: str(text) for name, text in value.items() if text not in (None, "")}
 
 
 def _header_mistake(name: object, text: object) -> str:
@@ -159,7 +159,8 @@ def _header_mistake(name: object, text: object) -> str:
         return ""
     if HEADERS[name]:
         return "" if text in HEADERS[name] else f"{shown(text)} is not {' or '.join(HEADERS[name])}"
-    is_good = isinstance(text, str) and text.isascii() and text.isprintable()
+    is_number = isinstance(text, int) and not isinstance(text, bool)  # X-XSS-Protection: 0
+    is_good = is_number or (isinstance(text, str) and text.isascii() and text.isprintable())
     return "" if is_good else f"{shown(text)} is not printable ASCII text on one line; quote it"
 
 

@@ -193,7 +193,7 @@ def empty_recording() -> web.Response:
 
 
 async def outcome_of(address: str) -> Outcome:
-    return await watch_exporter(address, 0.01)
+    return await watch_exporter(RemoteExporter(address), 0.01)
 
 
 async def test_an_older_exporter_is_told_to_be_updated() -> None:
