@@ -198,7 +198,7 @@ class RemoteExporter:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             # Not chained: aiohttp's errors may quote a malformed answer.
             raise ExporterError(
-                f"cannot ask the exporter at {self.name}: {_meaning(error)}"
+                f"cannot ask the exporter at {self.name}: {_meaning(error, self.name)}"
             ) from None
 
     def _refusal(self, status: int) -> ExporterError:
@@ -265,18 +265,18 @@ _MEANINGS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-def _meaning(error: Exception) -> str:
+def _meaning(error: Exception, address: str) -> str:
     if isinstance(getattr(error, "os_error", None), ConnectionRefusedError):
         return "connection refused; is it running, is the port right (10810 unless configured)?"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is refused{_why(error)}; --exporter-ca FILE names who issued it"
-    is_handshake = isinstance(error, aiohttp.ClientSSLError)
-    if not is_handshake and ssl.SSLError in (type(error), type(error.__cause__)):
-        return "it ended TLS; does it want a client's certificate? This command has none"
     for kind, meaning in _MEANINGS:
         if isinstance(error, kind):
             return meaning
-    return "the connection broke; is it running, should the address begin with https://?"
+    broke = "the connection broke; is it running"
+    if address.startswith("https:"):
+        return f"{broke}, does it want a client's certificate (this command has none)?"
+    return f"{broke}, should the address begin with https://?"
 
 
 def _why(error: aiohttp.ClientConnectorCertificateError) -> str:

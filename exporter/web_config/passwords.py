@@ -77,12 +77,12 @@ class Passwords:
         if check is None:
             if len(self._running) >= MOST_CHECKS or self._checks[client] >= MOST_CHECKS_OF_A_CLIENT:
                 raise TooManyChecksError
+            self._checks[client] += 1
             check = asyncio.create_task(self._check(user, password, digest, client))
             self._running[digest] = check
         return await asyncio.shield(check)  # others may wait for the same one
 
     async def _check(self, user: bytes, password: bytes, digest: bytes, client: str) -> bool:
-        self._checks[client] += 1
         # A name that nobody has costs what one of the others costs, and always the same.
         pick = int.from_bytes(self._digest(user)) % len(self._some)
         hashed = self._hashes.get(user, self._some[pick])

@@ -235,7 +235,7 @@ async def test_user_and_password_of_the_address_are_used_and_never_shown(
     caplog.set_level(logging.DEBUG)
     wanted = "Basic " + base64.b64encode(b"user:gehe:im").decode()
     async with server_of(authorization=wanted, recording=empty_recording) as address:
-        with pytest.raises(ExporterError, match="401; give its user and password"):
+        with pytest.raises(ExporterError, match="401; give its user in the address"):
             await outcome_of(address)
         wrong = address.replace("//", "//user:falsch@")
         with pytest.raises(ExporterError, match="are user and password right") as error:
