@@ -90,7 +90,13 @@ def server_context(tls: TlsSettings, pems: Pems) -> tuple[ssl.SSLContext, list[s
     if tls.cipher_suites:
         context.set_ciphers(":".join(tls.cipher_suites))
     if tls.curve is not None:
-        context.set_ecdh_curve(tls.curve)
+        try:
+            context.set_ecdh_curve(tls.curve)
+        except ssl.SSLError as error:  # Debian 12's 3.11.2 knows no X25519 here
+            raise ConfigError(
+                f"{_SECTION}.curve_preferences: this Python cannot be held to {tls.curve}; "
+                "leave the setting out: OpenSSL prefers X25519 anyway"
+            ) from error
     context.set_alpn_protocols(["http/1.1"])
     doubts = _try(context, pems.cert)
     if pems.client_ca is not None:
