@@ -14,13 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, compare_command, daemon, recorder
+from exporter import __version__, check_command, compare_command, daemon, recorder
 from exporter.comparison.run import ReportError
 from exporter.config import (
     DEFAULT_PORT,
     Config,
     ConfigError,
-    load,
     parse_listen,
 )
 from exporter.diagnose import command as diagnose_command
@@ -109,6 +108,13 @@ def _add_listen(parser: argparse.ArgumentParser, default: str = "") -> None:
         metavar="ADDRESS:PORT",
         help=f"where to serve HTTP; :PORT means all addresses (default: {default}:{DEFAULT_PORT})",
     )
+    parser.add_argument(
+        "--web.config.file",
+        dest="web_config_file",
+        type=Path,
+        metavar="FILE",
+        help="TLS, passwords and headers, in the format of Prometheus exporters (docs/web-config.md)",
+    )
 
 
 def _add_serve(commands: _Commands) -> None:
@@ -186,10 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     diagnose_options.add_arguments(diagnose)
     add_sources(diagnose)
     compare_command.add_arguments(_add_command(commands, "compare", compare_command))
-    check = commands.add_parser(
-        "check-config", help="check a configuration file, name all mistakes"
-    )
-    check.add_argument("file", type=Path, metavar="FILE")
+    check_command.add_arguments(commands.add_parser("check-config", help=check_command.HELP))
     return parser
 
 
@@ -201,6 +204,7 @@ def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
     listen = getattr(arguments, "listen", None)
     if listen is not None:
         config = replace(config, listen_host=listen[0], listen_port=listen[1])
+    config = replace(config, web_config_file=getattr(arguments, "web_config_file", None))
     state_file = getattr(arguments, "state_file", None)
     return config if state_file is None else replace(config, state_file=state_file)
 
@@ -229,9 +233,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 daemon.replay(arguments.recording, _with_listen(Config(servers=()), arguments))
             )
         case "check-config":
-            config = load(arguments.file)
-            names = ", ".join(server.name for server in config.servers)
-            put(f"{arguments.file}: good (servers: {names})\n")
+            check_command.run(arguments)
     return EXIT_OK
 
 

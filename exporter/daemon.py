@@ -31,7 +31,7 @@ async def _serve(ingest: Ingest, recent: RecentRecords, config: Config, greeting
     """Serves until a signal; an input that ended for good (stdin, a recording) is served on."""
     server = WebServer(ingest, lambda seconds: recent.recording(seconds, ingest.model.levels()))
     await server.start(config)
-    log.info(greeting, f"http://{config.listen_host or '127.0.0.1'}:{server.port}")
+    log.info(greeting, f"{server.scheme}://{config.listen_host or '127.0.0.1'}:{server.port}")
     if config.listen_host is None:
         log.info("it answers on all addresses of this machine; --listen ADDRESS:PORT narrows that")
     reading = asyncio.create_task(ingest.run(), name="ingest")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -95,7 +96,7 @@ class RunningExporter:
     """One life of the exporter: from the first line it says to its death.
 
     Attributes:
-        url: `http://127.0.0.1:PORT`, without a slash at the end.
+        url: `http://127.0.0.1:PORT` (https with TLS), without a slash at the end.
         port: The port the system chose.
         pid: Of the exporter itself.
         process: For what is not offered here.
@@ -261,10 +262,11 @@ class RunningExporter:
         return sorted(self._temporary.iterdir())
 
     def _wait_until_it_listens(self) -> str:
-        self.wait_until(lambda: "http://127.0.0.1:" in self.said)
-        url = self.said.partition("http://127.0.0.1:")[2]
-        port = url[: len(url) - len(url.lstrip("0123456789"))]
-        return f"http://127.0.0.1:{port}"
+        address = re.compile(r"https?://127\.0\.0\.1:[0-9]+(?=[^0-9])")
+        self.wait_until(lambda: address.search(self.said))
+        found = address.search(self.said)
+        assert found is not None
+        return found[0]
 
 
 def _answer(response: urllib.response.addinfourl | urllib.error.HTTPError) -> Answer:
