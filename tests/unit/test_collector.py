@@ -15,6 +15,7 @@ from exporter.collector import ExporterState, SnapshotCollector
 from exporter.metric_catalog import CATALOG
 from exporter.pipeline.figures import PipelineFigures, SlotFigures, StageFigures, StageState
 from exporter.records import (
+    ConfigHealth,
     DriverHealth,
     EventKind,
     GpmWindow,
@@ -42,7 +43,16 @@ DRIVER = DriverHealth(
     errors={("nvmlGpmSampleGet", "IN_USE"): 1},
     samples={Signal.UTILIZATION: 15},
 )
-STATE = ExporterState("0.1.0", SOURCES, DRIVER, {"journal:kimi": 0}, ("decode_log_interval",), True)
+STATE = ExporterState(
+    "0.1.0",
+    SOURCES,
+    DRIVER,
+    {"journal:kimi": 0},
+    ("decode_log_interval",),
+    ConfigHealth(newest_in_force=True, loaded_at=T),
+    SourceHealth("retired", lines=20, read_refusals={Refusal.NOT_WHOLE: 1}),
+    {"journal:kimi": 0, "housekeeping": 2},
+)
 
 
 def everything() -> SnapshotCollector:

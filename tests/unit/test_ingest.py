@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter import ingest as ingest_module
-from exporter.ingest import Feed, Ingest
+from exporter import kept_sources
+from exporter.ingest import Ingest
+from exporter.kept_sources import Feed
 from exporter.positions import PositionStore
 from exporter.records import (
     FatalSourceError,
@@ -74,7 +75,7 @@ def make(*sources: Script, **parts: object) -> Ingest:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest_module, "FIRST_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(kept_sources, "FIRST_RETRY_SECONDS", 0.0)
 
 
 def batches(ingest: Ingest) -> int:

@@ -35,6 +35,7 @@ class Served:
         self.scrapes = 0
         self.waiting: dict[str, str] = {}
         self.broken = False
+        self.crashes: list[str] = []
         self.source = SourceHealth("journal:kimi", up=True, lines=3)
 
     def snapshot(self) -> Snapshot:
@@ -60,6 +61,9 @@ class Served:
 
     def waiting_for(self) -> dict[str, str]:
         return self.waiting
+
+    def crashed(self, task: str, error: Exception) -> None:
+        self.crashes.append(task)
 
 
 @pytest.fixture(name="served")
