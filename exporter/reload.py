@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from exporter.config import Config, ConfigError
 from exporter.crashes import Crashes
@@ -146,11 +147,11 @@ class Reloader:
         return None
 
     async def _put_in_force(self, newest: Config, *, was_asked: bool) -> None:
+        newest = _without_restart(self._config, newest)
         if newest == self._config:
             if was_asked or self._refused is not None:
-                log.info("read the configuration again: nothing has changed")
+                log.info("read the configuration again: nothing changes")
         else:
-            _tell_needs_restart(self._config, newest)
             await self._take(newest)
             log.info("%s", _told(self._config, newest))
             self._config = newest
@@ -196,10 +197,14 @@ def _looks(path: Path) -> object:
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
-def _tell_needs_restart(before: Config, newest: Config) -> None:
+def _without_restart(before: Config, newest: Config) -> Config:
+    """The newest configuration as far as it can be put in force now."""
+    kept: dict[str, Any] = {}
     for setting, fields in NEEDS_RESTART.items():
         if any(getattr(before, field) != getattr(newest, field) for field in fields):
             log.warning("%s stays as it was: it can only change with a restart", setting)
+            kept |= {field: getattr(before, field) for field in fields}
+    return replace(newest, **kept)
 
 
 def _told(before: Config, newest: Config) -> str:

@@ -188,7 +188,11 @@ def test_a_hostile_server_name_is_escaped(name: str) -> None:
     assert names == {name}
 
 
+def test_what_replaced_sources_counted_stays_in_the_sums() -> None:
+    assert "exporter_journal_lines_total 1020.0" in generate_latest(everything()).decode()
+
+
 def test_refusals_of_sources_and_of_admission_add_up() -> None:
     text = generate_latest(everything()).decode()
     assert 'rejected_lines_total{reason="glued"} 1.0' in text
-    assert 'rejected_lines_total{reason="not_whole"} 2.0' in text
+    assert 'rejected_lines_total{reason="not_whole"} 3.0' in text
