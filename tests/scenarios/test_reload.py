@@ -125,14 +125,37 @@ def fixture_b(tmp_path: Path) -> Log:
     return Log(tmp_path, "b")
 
 
+class Shared(Reloadable):
+    """One process for many tests: each begins with a server of its own log.
+
+    Attributes:
+        read_before: Lines that earlier tests had it read.
+    """
+
+    read_before = 0.0
+
+    def lines(self, seen: Metrics) -> float:
+        """Lines read since the test began."""
+        return seen.total("exporter_journal_lines_total") - self.read_before
+
+
+@pytest.fixture(name="shared", scope="module")
+def fixture_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    folder = tmp_path_factory.mktemp("shared")
+    with Shared(folder, document(server("first", Log(folder, "first"))), "--no-nvml") as shared:
+        yield shared
+
+
 @pytest.fixture(name="running")
-def fixture_running(tmp_path: Path, a: Log) -> Iterator[Reloadable]:
-    with Reloadable(tmp_path, document(server("kimi", a)), "--no-nvml") as running:
-        running.wait_for(lambda seen: seen.value("exporter_source_up", source="files:kimi") == 1)
-        a.write(0, 1, 1)
-        running.wait_for(lambda seen: lines(seen) == 3)
-        yield running
-        assert running.metrics().total("exporter_crashes_total") == 0
+def fixture_running(shared: Shared, a: Log) -> Iterator[Shared]:
+    shared.change(document(server("kimi", a)))
+    seen = shared.wait_for(lambda s: s.value("exporter_source_up", source="files:kimi") == 1)
+    assert batches(seen, "kimi") == {}, "nothing of the test before is left"
+    shared.read_before = seen.total("exporter_journal_lines_total")
+    a.write(0, 1, 1)
+    shared.wait_for(lambda seen: shared.lines(seen) == 3)
+    yield shared
+    assert shared.metrics().total("exporter_crashes_total") == 0
 
 
 def server(name: str, *logs: Log, **more: object) -> Document:
@@ -141,10 +164,6 @@ def server(name: str, *logs: Log, **more: object) -> Document:
 
 def document(*servers: Document) -> Document:
     return {"servers": list(servers)}
-
-
-def lines(seen: Metrics) -> float:
-    return seen.total("exporter_journal_lines_total")
 
 
 def batches(seen: Metrics, name: str) -> dict[str, float]:
@@ -163,7 +182,7 @@ def anything_of(seen: Metrics, name: str) -> list[str]:
 
 
 def test_a_new_server_appears_at_zero_and_the_old_one_goes_on(
-    running: Reloadable, a: Log, b: Log
+    running: Shared, a: Log, b: Log
 ) -> None:
     b.write(0)  # before it was watched
     running.change(document(server("kimi", a), server("new", b, facts={"pp_size": 2})))
@@ -171,67 +190,65 @@ def test_a_new_server_appears_at_zero_and_the_old_one_goes_on(
     assert batches(seen, "new") == {"0": 0, "1": 0}
     a.write(1)
     b.write(1)
-    seen = running.wait_for(lambda s: lines(s) == 5)
+    seen = running.wait_for(lambda s: running.lines(s) == 5)
     assert batches(seen, "kimi") == {"0": 1, "1": 3}
     assert batches(seen, "new") == {"0": 0, "1": 1}
 
 
 def test_of_a_removed_server_nothing_is_left_and_the_sums_stay(
-    running: Reloadable, a: Log, b: Log
+    running: Shared, a: Log, b: Log
 ) -> None:
     probed = server("gone", b, url="http://127.0.0.1:1", facts={"pp_size": 4})
     running.change(document(server("kimi", a), probed))
     running.wait_for(lambda seen: seen.value("exporter_source_up", source="files:gone") == 1)
     b.write(0, 3)
-    seen = running.wait_for(lambda seen: lines(seen) == 5)
+    seen = running.wait_for(lambda seen: running.lines(seen) == 5)
     assert anything_of(seen, "gone")
     running.change(document(server("kimi", a)))
     seen = running.metrics()
     assert anything_of(seen, "gone") == []
-    assert lines(seen) == 5
+    assert running.lines(seen) == 5
     assert '"gone"' not in running.get("/api/v1/pipeline").text
     b.write(2)
     running.change(document(server("kimi", a), server("gone", b)))
     b.write(2)
-    seen = running.wait_for(lambda seen: lines(seen) == 6)
+    seen = running.wait_for(lambda seen: running.lines(seen) == 6)
     assert batches(seen, "gone") == {"2": 1}, "as if it were new"
 
 
-def test_a_renamed_server_goes_on_where_it_was_read_to(running: Reloadable, a: Log) -> None:
+def test_a_renamed_server_goes_on_where_it_was_read_to(running: Shared, a: Log) -> None:
     running.change(document(server("kimi-2", a)))
     a.write(1, 0)
-    seen = running.wait_for(lambda seen: lines(seen) == 5)
+    seen = running.wait_for(lambda seen: running.lines(seen) == 5)
     assert batches(seen, "kimi-2") == {"0": 1, "1": 1}
     assert anything_of(seen, "kimi") == []
 
 
-def test_a_server_with_one_more_file_keeps_its_counters(
-    running: Reloadable, a: Log, b: Log
-) -> None:
+def test_a_server_with_one_more_file_keeps_its_counters(running: Shared, a: Log, b: Log) -> None:
     b.write(0, 0)
     running.change(document(server("kimi", a, b)))
     a.write(1)
     b.write(0)
-    seen = running.wait_for(lambda seen: lines(seen) >= 5)
+    seen = running.wait_for(lambda seen: running.lines(seen) >= 5)
     assert batches(seen, "kimi") == {"0": 2, "1": 3}
     running.change(document(server("kimi", b)))
     a.write(1)
     b.write(1)
-    seen = running.wait_for(lambda seen: lines(seen) == 6)
+    seen = running.wait_for(lambda seen: running.lines(seen) == 6)
     assert batches(seen, "kimi") == {"0": 2, "1": 4}
 
 
-def test_another_log_under_the_same_name_is_another_server(running: Reloadable, b: Log) -> None:
+def test_another_log_under_the_same_name_is_another_server(running: Shared, b: Log) -> None:
     b.write(0)
     running.change(document(server("kimi", b)))
     running.wait_for(lambda seen: seen.value("exporter_source_up", source="files:kimi") == 1)
     assert batches(running.metrics(), "kimi") == {}
     b.write(3)
-    seen = running.wait_for(lambda seen: lines(seen) == 4)
+    seen = running.wait_for(lambda seen: running.lines(seen) == 4)
     assert batches(seen, "kimi") == {"3": 1}
 
 
-def test_facts_are_taken_and_withdrawn(running: Reloadable, a: Log) -> None:
+def test_facts_are_taken_and_withdrawn(running: Shared, a: Log) -> None:
     running.change(document(server("kimi", a, facts={"pp_size": 4, "tp_size": 2})))
     seen = running.metrics()
     assert seen.value("stages", server="kimi") == 4
@@ -243,7 +260,7 @@ def test_facts_are_taken_and_withdrawn(running: Reloadable, a: Log) -> None:
     assert seen.label_values("info", "tp_size") == {""}
     running.change(document(server("kimi", a)))
     a.write(3)
-    assert batches(running.wait_for(lambda seen: lines(seen) == 4), "kimi")["3"] == 1
+    assert batches(running.wait_for(lambda seen: running.lines(seen) == 4), "kimi")["3"] == 1
 
 
 def test_gpus_and_their_stages_are_taken_and_given_back(tmp_path: Path, a: Log) -> None:
@@ -271,7 +288,7 @@ def test_gpus_and_their_stages_are_taken_and_given_back(tmp_path: Path, a: Log) 
 
 
 def test_a_bad_file_keeps_the_old_configuration_and_names_all_mistakes(
-    running: Reloadable, a: Log
+    running: Shared, a: Log
 ) -> None:
     good = running.config.read_text()
     running.config.write_text("servers: [{unit: a, file: b}]\nlisten: 5\n")
@@ -281,7 +298,7 @@ def test_a_bad_file_keeps_the_old_configuration_and_names_all_mistakes(
         assert mistake in answer.text
         assert mistake in running.said
     a.write(0)
-    seen = running.wait_for(lambda seen: lines(seen) == 4)
+    seen = running.wait_for(lambda seen: running.lines(seen) == 4)
     assert seen.value("exporter_config_last_reload_successful") == 0
     running.config.unlink()
     answer = running.reload()
@@ -291,13 +308,13 @@ def test_a_bad_file_keeps_the_old_configuration_and_names_all_mistakes(
     assert running.metrics().value("exporter_config_last_reload_successful") == 1
 
 
-def test_what_needs_a_restart_stays_and_is_said(running: Reloadable, a: Log) -> None:
+def test_what_needs_a_restart_stays_and_is_said(running: Shared, a: Log) -> None:
     running.change(document(server("kimi", a)) | {"state_file": "/nowhere/x"})
     assert "state_file stays as it was" in running.said
     assert running.metrics().value("exporter_config_last_reload_successful") == 1
 
 
-def test_a_signal_reloads_and_a_get_does_not(running: Reloadable, a: Log, b: Log) -> None:
+def test_a_signal_reloads_and_a_get_does_not(running: Shared, a: Log, b: Log) -> None:
     assert running.get("/-/reload").status == 405
     running.config.write_text(str(document(server("kimi", a), server("new", b))))
     running.process.send_signal(signal.SIGHUP)
