@@ -30,6 +30,7 @@ from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
 from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
+from exporter.reload import ConfigSource
 from exporter.simulator import SCENARIOS
 from exporter.source_options import add_sources, config_of
 from exporter.standard_output import CannotPrintError, put
@@ -127,6 +128,12 @@ def _add_serve(commands: _Commands) -> None:
         metavar="FILE",
         help="where reading positions are kept (default: $STATE_DIRECTORY or ~/.local/state)",
     )
+    serve.add_argument(
+        "--web.enable-reload",
+        action="store_true",
+        dest="web_enable_reload",
+        help="let POST /-/reload read the configuration again, as SIGHUP does",
+    )
 
 
 def _add_demo(commands: _Commands) -> None:
@@ -212,7 +219,8 @@ def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "serve":
-            asyncio.run(daemon.serve(_config(arguments)))
+            source = ConfigSource(arguments.config, lambda: _config(arguments))
+            asyncio.run(daemon.serve(source, reload_over_http=arguments.web_enable_reload))
         case "demo":
             with tempfile.TemporaryDirectory(prefix="sglang-pipeline-demo-") as directory:
                 # Everything is made up and nothing is protected: for this machine alone by default.

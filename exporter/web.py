@@ -33,6 +33,7 @@ from exporter.recent.records import MOST_SECONDS as MOST_RECORDED_SECONDS
 from exporter.recent.records import RecentRecording
 from exporter.recording_download import RecordingDownload
 from exporter.records import SourceHealth
+from exporter.reload_request import Reload, ReloadRequest
 from exporter.snapshot import Snapshot
 from exporter.web_config.file import WebConfigFile
 from exporter.web_config.guard import Guard
@@ -79,6 +80,9 @@ class Served(Protocol):
     def waiting_for(self) -> Mapping[str, str]:
         """Sources that are not read, with the reason; empty when ready."""
 
+    def crashed(self, task: str, error: Exception) -> None:
+        """Counts and logs an exception nobody foresaw."""
+
 
 class CannotListenError(Exception):
     """The address cannot be listened on; the message names the remedy."""
@@ -95,8 +99,16 @@ def exposition(served: Served, accept: str, process: ProcessCollector | None) ->
 class WebServer:
     """The running HTTP server; `port` is the real one, also when 0 was asked for."""
 
-    def __init__(self, served: Served, recording: Callable[[int], RecentRecording]) -> None:
-        """Serves nothing yet; `recording` gives the newest seconds as they are now."""
+    def __init__(
+        self,
+        served: Served,
+        recording: Callable[[int], RecentRecording],
+        reload: Reload | None = None,
+    ) -> None:
+        """Serves nothing yet.
+
+        `recording` gives the newest seconds as they are now; `reload` is what /-/reload does.
+        """
         self.scheme = "http"
         self.web_config: WebConfigFile | None = None
         """Who may ask; `None`: everybody."""
@@ -110,6 +122,7 @@ class WebServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
+        app.router.add_post("/-/reload", ReloadRequest(reload).answer)
         app.router.add_get("/api/v1/pipeline", self._pipeline)
         app.router.add_get("/api/v1/timeline", self._timeline)
         app.router.add_get("/api/v1/recording", self._recording)
