@@ -18,6 +18,7 @@ from exporter.live_sources import live_ingest
 from exporter.positions import PositionStore, default_path
 from exporter.recent.records import RecentRecords
 from exporter.recordings.reader import read_records
+from exporter.service_manager import ServiceManager
 from exporter.simulator import DemoServer
 from exporter.sources.recording import RecordingSource
 from exporter.stage_map import StageMapper
@@ -36,15 +37,16 @@ async def _serve(ingest: Ingest, recent: RecentRecords, config: Config, greeting
         log.info("it answers on all addresses of this machine; --listen ADDRESS:PORT narrows that")
     reading = asyncio.create_task(ingest.run(), name="ingest")
     stopping = asyncio.create_task(stopped(), name="signals")
+    telling = asyncio.create_task(ServiceManager(os.environ).watch(ingest), name="service manager")
     try:
         await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
         if reading.done():
             reading.result()
             await stopping
     finally:
-        for task in (stopping, reading):
+        for task in (telling, stopping, reading):
             task.cancel()
-        await asyncio.gather(reading, stopping, return_exceptions=True)
+        await asyncio.gather(telling, reading, stopping, return_exceptions=True)
         await server.close()
         log.info("stopped")
         if not stopping.cancelled():
