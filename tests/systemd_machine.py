@@ -42,7 +42,11 @@ mount -t sysfs -o ro sysfs "$root/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
 for folder in run tmp var/log var/lib dev; do mount -t tmpfs -o mode=755 tmpfs "$root/$folder"; done
 chmod 1777 "$root/tmp"
-mkdir -p "$root/dev/pts" "$root/dev/shm" "$root/dev/mqueue" "$root/var/log/journal"
+# What systemd-tmpfiles would do: the group reads.
+mkdir -p "$root/run/log/journal"
+chgrp systemd-journal "$root/run/log/journal"
+chmod 2755 "$root/run/log/journal"
+mkdir -p "$root/dev/pts" "$root/dev/shm" "$root/dev/mqueue"
 make_node() { mknod -m 666 "$root/dev/$1" c "$2" "$3"; }
 make_node null 1 3; make_node zero 1 5; make_node full 1 7; make_node random 1 8
 make_node urandom 1 9; make_node tty 5 0
@@ -83,7 +87,7 @@ def why_not() -> str | None:
         return "systemd is not installed"
     if _cgroup_root() is None:
         return "no cgroup2 is mounted"
-    if any(shutil.which(tool) is None for tool in ("unshare", "nsenter", "pivot_root")):
+    if any(shutil.which(tool) is None for tool in ("unshare", "nsenter", "pivot_root", "setpriv")):
         return "util-linux is not installed"
     return None
 
@@ -130,8 +134,9 @@ class SystemdMachine:
         self._log = folder / "boot.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", enter, "sh", "unshare", "--mount", "--pid", "--fork", "--uts"]
-                + ["--ipc", "--net", "--cgroup", "--kill-child", "sh", "-c", _BOOT, "sh"]
+                ["sh", "-c", enter, "sh", "setpriv", "--pdeathsig=KILL", "unshare", "--mount"]
+                + ["--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup", "--kill-child", "sh"]
+                + ["-c", _BOOT, "sh"]
                 + [str(machine), str(groups), str(units)]
                 + [f"{here}={there}" for here, there in (binds or {}).items()],
                 stdin=subprocess.DEVNULL,
@@ -141,7 +146,6 @@ class SystemdMachine:
             )
         try:
             self._init = self._wait_for_systemd()
-            self.run("ip", "link", "set", "lo", "up")
         except BaseException:
             self.close()
             raise

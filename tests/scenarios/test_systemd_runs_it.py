@@ -1,0 +1,178 @@
+"""The unit as it is installed, run by a real systemd, with its whole sandbox.
+
+The driver is the fake one, and the program runs from this checkout; the unit is not changed but for
+drop-ins that say where these are.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from exporter.setting_values import DEFAULT_PORT
+from tests.fake_nvml import FakeNvml, library
+from tests.journal_lives import decode_line
+from tests.running import Metrics
+from tests.systemd_machine import SystemdMachine, why_not
+
+ROOT = Path(__file__).parents[2]
+NAME = "sglang-pipeline-exporter"
+UNIT = (ROOT / "deploy" / "systemd" / f"{NAME}.service").read_text()
+PROGRAM = "/opt/sglang-pipeline-exporter/bin/sglang-pipeline-exporter"
+
+DEVICES = {"nvidia0": (195, 0), "nvidiactl": (195, 255), "nvidia-cap1": (505, 1), "fuse": (10, 229)}
+PLACES = """[Service]
+Environment=LD_LIBRARY_PATH=/opt/python/lib:/opt/fake FAKE_NVML_CONTROL=/opt/fake/control
+ReadWritePaths=/opt/fake
+"""
+SGLANG = """[Service]
+ExecStart=/bin/bash -c 'mkfifo /run/sglang; exec -a sglang::scheduler_PP0 cat <>/run/sglang'
+"""
+PROBE = """[Service]
+Type=oneshot
+StateDirectory=
+ExecStart=
+ExecStart=/bin/bash -c 'for name in nvidia0 nvidiactl nvidia-cap1 fuse null; do \
+  read -n0 <>/dev/$name && echo $name opens; done'
+"""
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=why_not() or "it can")
+
+
+class Host:
+    """A machine with systemd, two GPUs and an SGLang server whose only stage has one of them."""
+
+    def __init__(self, folder: Path) -> None:
+        fake, program = folder / "fake", folder / "program"
+        fake.mkdir()
+        shutil.copy(library(), fake)
+        self.nvml = FakeNvml(fake / "control", 2)
+        for path in (fake, *fake.iterdir()):
+            path.chmod(0o777)
+        (program / "bin").mkdir(parents=True)
+        script = program / "bin" / NAME
+        script.write_text(
+            f"#!/opt/python/bin/python{sysconfig.get_python_version()}\n"
+            "import sys\n"
+            "sys.path[:0] = ['/opt/source', '/opt/packages']\n"
+            "from exporter.__main__ import main\n"
+            "sys.exit(main())\n"
+        )
+        script.chmod(0o755)
+        configuration = folder / "etc"
+        configuration.mkdir()
+        shutil.copy(ROOT / "deploy" / "exporter.yaml", configuration)
+        source = folder / "source"
+        shutil.copytree(ROOT / "exporter", source / "exporter")
+        for place in (configuration, program, source):
+            place.chmod(0o755)
+        binds = {
+            Path(sys.base_prefix): "/opt/python",
+            Path(sysconfig.get_path("purelib")): "/opt/packages",
+            source: "/opt/source",
+            program: f"/opt/{NAME}",
+            configuration: f"/etc/{NAME}",
+            fake: "/opt/fake",
+        }
+        self.machine = SystemdMachine(
+            folder, binds=binds, devices=DEVICES, device_groups={505: "nvidia-caps"}
+        )
+        try:
+            self._start()
+        except BaseException:
+            self.machine.close()
+            raise
+
+    def _start(self) -> None:
+        self.machine.add_unit("sglang.service", SGLANG)
+        self.machine.run("systemctl", "start", "sglang.service")
+        self.nvml.control.gpu[1].pids[0] = int(self.machine.show("sglang.service", "MainPID"))
+        self.machine.add_unit(f"{NAME}.service", UNIT)
+        self.machine.add_unit(f"{NAME}.service.d/places.conf", PLACES)
+        self.machine.run("systemctl", "start", NAME)
+
+    def log(self, line: str) -> None:
+        """SGLang's scheduler prints a line."""
+        with (self.machine.root / "run" / "sglang").open("r+b", buffering=0) as pipe:
+            pipe.write(f"{line}\n".encode())
+
+    def metrics(self) -> Metrics:
+        return Metrics.parse(
+            self.machine.run("curl", "-sS", f"http://127.0.0.1:{DEFAULT_PORT}/metrics")
+        )
+
+    def status(self) -> str:
+        return self.machine.show(NAME, "StatusText")
+
+
+@pytest.fixture(name="host", scope="module")
+def _host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    host = Host(tmp_path_factory.mktemp("host"))
+    yield host
+    host.machine.close()
+
+
+def test_it_reads_journal_gpus_and_titles_of_other_users_from_inside_its_sandbox(
+    host: Host,
+) -> None:
+    """Which is what each of these is for: the group, the device list, no ProtectProc=."""
+    queued = 0
+
+    def seen() -> bool:
+        # journald knows the title of a process a second after it took it.
+        nonlocal queued
+        queued += 1
+        host.log(decode_line(0, queued=queued))
+        return host.status() == "sees 1 stage of sglang and 2 GPUs"
+
+    host.machine.wait_until(seen)
+    host.machine.wait_until(lambda: host.metrics().matching("gpu_info", gpu="1", pp_rank="0"))
+    metrics = host.metrics()
+    assert metrics.total("stage_batches_total") > 0
+    assert metrics.total("gpu_up") == 2
+    assert metrics.value("exporter_unverified_lines_total", source="journal:sglang") == 0
+
+
+def test_it_is_nobody_and_can_gain_nothing(host: Host) -> None:
+    pid = host.machine.show(NAME, "MainPID")
+    status = (host.machine.root / "proc" / pid / "status").read_text()
+    said = dict(line.split(":\t") for line in status.split("\n") if ":\t" in line)
+    assert "0" not in said["Uid"].split("\t")
+    assert said["CapBnd"] == said["CapEff"] == "0" * 16
+    assert said["NoNewPrivs"] == "1"
+    assert said["Seccomp"] == "2"
+
+
+def test_it_may_open_the_gpus_and_no_other_device(host: Host) -> None:
+    """No driver is behind these nodes: who may open one is told so, who may not is refused."""
+    host.machine.add_unit("probe.service", UNIT)
+    host.machine.add_unit("probe.service.d/probe.conf", PROBE)
+    host.machine.run("systemctl", "start", "probe")
+    said = host.machine.run("journalctl", "--unit=probe", "--output=cat")
+    for name in ("nvidia0", "nvidiactl", "nvidia-cap1"):
+        assert f"/dev/{name}: No such device or address" in said
+    assert "/dev/fuse: Operation not permitted" in said
+    assert "null opens" in said
+
+
+def test_one_that_hangs_is_restarted_and_goes_on_where_it_was(host: Host) -> None:
+    quick = "[Service]\nWatchdogSec=3s\nTimeoutStopSec=1s\nRestartSec=100ms\n"
+    host.machine.add_unit(f"{NAME}.service.d/quick.conf", quick)
+    host.machine.run("systemctl", "restart", NAME)
+    before = host.machine.show(NAME, "MainPID")
+    host.machine.run("systemctl", "kill", "--signal=STOP", NAME)
+    host.machine.wait_until(lambda: host.machine.show(NAME, "NRestarts") == "1")
+    host.machine.wait_until(lambda: host.machine.show(NAME, "ActiveState") == "active")
+    assert host.machine.show(NAME, "MainPID") != before
+    assert "Watchdog timeout" in host.machine.run("journalctl", "--unit", NAME)
+
+
+def test_a_stop_is_clean_and_leaves_its_reading_positions(host: Host) -> None:
+    host.machine.run("systemctl", "stop", NAME)
+    assert host.machine.show(NAME, "Result") == "success"
+    assert (host.machine.root / "var/lib/private" / NAME / "positions.json").exists()
