@@ -3,13 +3,14 @@
     with SystemdMachine(tmp_path) as machine:
         machine.run("systemctl", "start", "my.service")
 
-It sees this machine's root through an overlay, a process tree, a network, a device folder and a
-part of the control groups of its own, and the unit files in `machine.units` alone.
+It sees this machine's root through an overlay, and has a process tree, a network, device nodes,
+control groups and units of its own: journald's, and what is installed or added there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -27,6 +28,14 @@ _JOURNALD_UNITS = (
     "systemd-journald-dev-log.socket",
 )
 
+_NAMESPACES = ("--mount", "--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup", "--kill-child")
+_TRY = """
+set -eu
+mount --make-rprivate /
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
+"""
 _BOOT = """
 set -eu
 work=$1 devices=$2 units=$3
@@ -40,7 +49,9 @@ mount -t proc proc "$root/proc"
 mount --bind "$devices" "$root/proc/devices"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
-for folder in run tmp var/log var/lib dev; do mount -t tmpfs -o mode=755 tmpfs "$root/$folder"; done
+for folder in run tmp var/log var/lib dev etc/systemd/system; do
+  mount -t tmpfs -o mode=755 tmpfs "$root/$folder"
+done
 chmod 1777 "$root/tmp"
 # What systemd-tmpfiles would do: the group reads.
 mkdir -p "$root/run/log/journal"
@@ -66,7 +77,8 @@ mkdir -p .old
 pivot_root . .old
 cd /
 umount -l /.old
-exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin SYSTEMD_UNIT_PATH=/run/units \\
+path=/run/units:/etc/systemd/system:/usr/local/lib/systemd/system
+exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin SYSTEMD_UNIT_PATH=$path \\
   SYSTEMD_LOG_TARGET=journal /lib/systemd/systemd --system --unit=machine.target --show-status=no </dev/null
 """
 
@@ -79,17 +91,22 @@ def _cgroup_root() -> Path | None:
     return None
 
 
+@functools.cache
 def why_not() -> str | None:
-    """Why no systemd can be started by hand here; `None` if it can be tried."""
+    """Why no systemd can be started by hand here; `None` if it can."""
     if os.geteuid() != 0:
         return "a systemd in its own namespaces needs root"
     if not _SYSTEMD.exists() or shutil.which("systemctl") is None:
         return "systemd is not installed"
-    if _cgroup_root() is None:
-        return "no cgroup2 is mounted"
+    root = _cgroup_root()
+    if root is None or not os.access(root, os.W_OK):
+        return "no cgroup2 is mounted that can be written to"
     if any(shutil.which(tool) is None for tool in ("unshare", "nsenter", "pivot_root", "setpriv")):
         return "util-linux is not installed"
-    return None
+    tried = subprocess.run(
+        ["unshare", *_NAMESPACES, "sh", "-c", _TRY], capture_output=True, check=False
+    )
+    return None if tried.returncode == 0 else f"no namespaces, no overlay: {tried.stderr.decode()}"
 
 
 class SystemdMachine:
@@ -134,10 +151,8 @@ class SystemdMachine:
         self._log = folder / "boot.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                ["sh", "-c", enter, "sh", "setpriv", "--pdeathsig=KILL", "unshare", "--mount"]
-                + ["--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup", "--kill-child", "sh"]
-                + ["-c", _BOOT, "sh"]
-                + [str(machine), str(groups), str(units)]
+                ["sh", "-c", enter, "sh", "setpriv", "--pdeathsig=KILL", "unshare", *_NAMESPACES]
+                + ["sh", "-c", _BOOT, "sh", str(machine), str(groups), str(units)]
                 + [f"{here}={there}" for here, there in (binds or {}).items()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

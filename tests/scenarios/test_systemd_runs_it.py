@@ -1,7 +1,7 @@
-"""The unit as it is installed, run by a real systemd, with its whole sandbox.
+"""Installed by `make install-service` and run by a real systemd, with its whole sandbox, undone again.
 
-The driver is the fake one, and the program runs from this checkout; the unit is not changed but for
-drop-ins that say where these are.
+The driver is the fake one, and pip is spared: the program is that of this checkout. The unit is
+what an operator gets; drop-ins say where the fake driver is, and shorten what a test waits for.
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ from exporter.setting_values import DEFAULT_PORT
 from tests.fake_nvml import FakeNvml, library
 from tests.journal_lives import decode_line
 from tests.running import Metrics
+from tests.service_installer import CONFIG_PATH, NAME, ROOT, UNIT_PATH, write_python
 from tests.systemd_machine import SystemdMachine, why_not
-
-ROOT = Path(__file__).parents[2]
-NAME = "sglang-pipeline-exporter"
-UNIT = (ROOT / "deploy" / "systemd" / f"{NAME}.service").read_text()
-PROGRAM = "/opt/sglang-pipeline-exporter/bin/sglang-pipeline-exporter"
 
 DEVICES = {"nvidia0": (195, 0), "nvidiactl": (195, 255), "nvidia-cap1": (505, 1), "fuse": (10, 229)}
 PLACES = """[Service]
-Environment=LD_LIBRARY_PATH=/opt/python/lib:/opt/fake FAKE_NVML_CONTROL=/opt/fake/control
+Environment=LD_LIBRARY_PATH=/opt/fake FAKE_NVML_CONTROL=/opt/fake/control
 ReadWritePaths=/opt/fake
 """
 SGLANG = """[Service]
@@ -48,35 +44,23 @@ class Host:
     """A machine with systemd, two GPUs and an SGLang server whose only stage has one of them."""
 
     def __init__(self, folder: Path) -> None:
-        fake, program = folder / "fake", folder / "program"
+        fake, tools, source = folder / "fake", folder / "tools", folder / "source"
         fake.mkdir()
+        tools.mkdir()
+        shutil.copytree(ROOT / "exporter", source / "exporter")
         shutil.copy(library(), fake)
         self.nvml = FakeNvml(fake / "control", 2)
-        for path in (fake, *fake.iterdir()):
+        for path in (source, tools, fake, *fake.iterdir()):
             path.chmod(0o777)
-        (program / "bin").mkdir(parents=True)
-        script = program / "bin" / NAME
-        script.write_text(
-            f"#!/opt/python/bin/python{sysconfig.get_python_version()}\n"
-            "import sys\n"
-            "sys.path[:0] = ['/opt/source', '/opt/packages']\n"
-            "from exporter.__main__ import main\n"
-            "sys.exit(main())\n"
+        write_python(
+            tools / "python", prefix="/opt/python", packages="/opt/packages", source="/opt/source"
         )
-        script.chmod(0o755)
-        configuration = folder / "etc"
-        configuration.mkdir()
-        shutil.copy(ROOT / "deploy" / "exporter.yaml", configuration)
-        source = folder / "source"
-        shutil.copytree(ROOT / "exporter", source / "exporter")
-        for place in (configuration, program, source):
-            place.chmod(0o755)
         binds = {
             Path(sys.base_prefix): "/opt/python",
             Path(sysconfig.get_path("purelib")): "/opt/packages",
+            ROOT: "/opt/checkout",
             source: "/opt/source",
-            program: f"/opt/{NAME}",
-            configuration: f"/etc/{NAME}",
+            tools: "/opt/tools",
             fake: "/opt/fake",
         }
         self.machine = SystemdMachine(
@@ -92,9 +76,12 @@ class Host:
         self.machine.add_unit("sglang.service", SGLANG)
         self.machine.run("systemctl", "start", "sglang.service")
         self.nvml.control.gpu[1].pids[0] = int(self.machine.show("sglang.service", "MainPID"))
-        self.machine.add_unit(f"{NAME}.service", UNIT)
         self.machine.add_unit(f"{NAME}.service.d/places.conf", PLACES)
-        self.machine.run("systemctl", "start", NAME)
+        self.said = self.make("install-service", "PYTHON=/opt/tools/python")
+
+    def make(self, target: str, *variables: str) -> str:
+        """What `make` said in there."""
+        return self.machine.run("make", "-C", "/opt/checkout", target, *variables)
 
     def log(self, line: str) -> None:
         """SGLang's scheduler prints a line."""
@@ -115,6 +102,13 @@ def _host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     host = Host(tmp_path_factory.mktemp("host"))
     yield host
     host.machine.close()
+
+
+def test_the_installer_starts_it_for_good_and_says_what_to_do_next(host: Host) -> None:
+    assert "the exporter runs, and will after a restart" in host.said
+    assert host.machine.show(NAME, "ActiveState") == "active"
+    assert host.machine.show(NAME, "UnitFileState") == "enabled"
+    assert host.machine.run("systemd-analyze", "verify", "--man=no", f"{NAME}.service") == ""
 
 
 def test_it_reads_journal_gpus_and_titles_of_other_users_from_inside_its_sandbox(
@@ -150,7 +144,7 @@ def test_it_is_nobody_and_can_gain_nothing(host: Host) -> None:
 
 def test_it_may_open_the_gpus_and_no_other_device(host: Host) -> None:
     """No driver is behind these nodes: who may open one is told so, who may not is refused."""
-    host.machine.add_unit("probe.service", UNIT)
+    host.machine.add_unit("probe.service", (host.machine.root / UNIT_PATH).read_text())
     host.machine.add_unit("probe.service.d/probe.conf", PROBE)
     host.machine.run("systemctl", "start", "probe")
     said = host.machine.run("journalctl", "--unit=probe", "--output=cat")
@@ -161,18 +155,22 @@ def test_it_may_open_the_gpus_and_no_other_device(host: Host) -> None:
 
 
 def test_one_that_hangs_is_restarted_and_goes_on_where_it_was(host: Host) -> None:
-    quick = "[Service]\nWatchdogSec=3s\nTimeoutStopSec=1s\nRestartSec=100ms\n"
+    quick = "[Service]\nWatchdogSec=4s\nTimeoutStopSec=1s\nRestartSec=100ms\n"
     host.machine.add_unit(f"{NAME}.service.d/quick.conf", quick)
     host.machine.run("systemctl", "restart", NAME)
     before = host.machine.show(NAME, "MainPID")
     host.machine.run("systemctl", "kill", "--signal=STOP", NAME)
-    host.machine.wait_until(lambda: host.machine.show(NAME, "NRestarts") == "1")
+    host.machine.wait_until(lambda: host.machine.show(NAME, "NRestarts") != "0")
     host.machine.wait_until(lambda: host.machine.show(NAME, "ActiveState") == "active")
     assert host.machine.show(NAME, "MainPID") != before
     assert "Watchdog timeout" in host.machine.run("journalctl", "--unit", NAME)
 
 
-def test_a_stop_is_clean_and_leaves_its_reading_positions(host: Host) -> None:
-    host.machine.run("systemctl", "stop", NAME)
-    assert host.machine.show(NAME, "Result") == "success"
+def test_the_undo_stops_it_cleanly_and_keeps_configuration_and_positions(host: Host) -> None:
+    assert "are kept" in host.make("uninstall-service")
+    assert "inactive" in host.machine.run("systemctl", "is-active", NAME, check=False)
+    assert "Deactivated successfully" in host.machine.run("journalctl", "--unit", NAME, "--lines=3")
+    assert not (host.machine.root / UNIT_PATH).exists()
+    assert not (host.machine.root / "opt" / NAME).exists()
+    assert (host.machine.root / CONFIG_PATH).exists()
     assert (host.machine.root / "var/lib/private" / NAME / "positions.json").exists()
