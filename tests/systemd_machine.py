@@ -77,6 +77,8 @@ mkdir -p .old
 pivot_root . .old
 cd /
 umount -l /.old
+# As a container manager must: what systemd mounts for a service is seen in it.
+mount --make-rshared /
 path=/run/units:/etc/systemd/system:/usr/local/lib/systemd/system
 exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin SYSTEMD_UNIT_PATH=$path \\
   SYSTEMD_LOG_TARGET=journal /lib/systemd/systemd --system --unit=machine.target --show-status=no </dev/null
