@@ -60,10 +60,10 @@ class ServiceManager:
 
         Begins once HTTP listens. Ready means that every source was opened or failed to, or that
         20 s have passed; a source that is waited for is in the status. Ends by telling that the
-        exporter stops. Returns at once where no service manager asks.
+        exporter stops.
         """
         if self._address is None:
-            return
+            await asyncio.Event().wait()
         give_up_at = self._clock() + READY_SECONDS
         # Half of what the watchdog allows, as sd_watchdog_enabled(3) says; sooner does no harm.
         pause = min(LOOK_SECONDS, self._watchdog_seconds / 2)

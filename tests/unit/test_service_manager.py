@@ -168,9 +168,15 @@ async def test_what_could_not_be_sent_is_sent_when_somebody_listens(tmp_path: Pa
 
 
 @pytest.mark.parametrize("address", ["", "vsock:2:1234", "notify"])
-async def test_nothing_is_told_where_nobody_asks_in_a_way_known_here(address: str) -> None:
-    async with asyncio.timeout(60):
-        await ServiceManager({"NOTIFY_SOCKET": address}).watch(Seen())
+async def test_nobody_is_told_where_nobody_asks_in_a_way_known_here(address: str) -> None:
+    seen = Seen(broken=True)  # nor is anything looked at
+    manager = ServiceManager({"NOTIFY_SOCKET": address})
+    watching = asyncio.create_task(manager.watch(seen))
+    await asyncio.sleep(0)
+    with manager.reloading():
+        assert not watching.done()
+    await cancel(watching)
+    assert watching.cancelled()
 
 
 async def test_a_bug_in_the_model_costs_the_sentence_and_not_the_sign_of_life(
