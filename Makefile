@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system demo test soak lint format docs docs-check dashboards dashboards-check manifests previews bench golden clean
+.PHONY: help install system install-service uninstall-service demo test soak lint format docs docs-check dashboards dashboards-check manifests previews bench golden clean
 
 help: ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-17s %s\n", $$1, $$2}'
@@ -24,6 +24,14 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
 	@touch $@
 
 install: $(VENV)/.dev ## Build .venv with the exporter in it
+
+# Not one of ours: a service cannot see a home folder. `make install-service PYTHON=…` names another.
+install-service: PYTHON := /usr/bin/python3
+install-service: ## Run it as a systemd service (root; DESTDIR, PREFIX, PYTHON); docs/systemd.md
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PYTHON="$(PYTHON)" deploy/setup/install-service
+
+uninstall-service: ## Undo that; PURGE=1 removes configuration and reading positions, too
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PURGE="$(PURGE)" deploy/setup/install-service --undo
 
 demo: $(VENV)/.dev ## Run the exporter against an embedded PP8 server: http://127.0.0.1:10810
 	$(BIN)/sglang-pipeline-exporter demo

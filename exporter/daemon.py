@@ -24,6 +24,7 @@ from exporter.recent.records import RecentRecords
 from exporter.recordings.reader import read_records
 from exporter.reload import TASK, ConfigSource, Reloader
 from exporter.reload_request import Reload
+from exporter.service_manager import ServiceManager
 from exporter.simulator import DemoServer
 from exporter.sources.recording import RecordingSource
 from exporter.stage_map import StageMapper
@@ -41,6 +42,7 @@ async def _serve(
     reloading: Reloading | None = None,
 ) -> None:
     """Serves until a signal; an input that ended for good (stdin, a recording) is served on."""
+    manager = reloading.manager if reloading else ServiceManager(os.environ)
     wait_for_no_thread()
     stop = caught()
     server = WebServer(
@@ -54,6 +56,7 @@ async def _serve(
         log.info("it answers on all addresses of this machine; --listen ADDRESS:PORT narrows that")
     reading = asyncio.create_task(ingest.run(stays=True), name="ingest")
     tasks = [reading, asyncio.create_task(_set(stop), name="signals")]
+    tasks.append(asyncio.create_task(manager.watch(ingest), name="service manager"))
     try:
         if reloading is not None:
             tasks.append(asyncio.create_task(reloading.run(ingest.crashes), name="reload"))
@@ -78,6 +81,7 @@ class Reloading(NamedTuple):
     """How the running exporter reloads."""
 
     reloader: Reloader
+    manager: ServiceManager
     over_http: bool
 
     @property
@@ -112,11 +116,16 @@ async def serve(source: ConfigSource, *, reload_over_http: bool = False) -> None
         async def take(newest: Config) -> None:
             await ingest.reconfigure(feeds.of(newest), newest.servers)
 
-        # Its argument `around` tells a service manager that a reload begins and is over.
+        manager = ServiceManager(os.environ)
         reloader = Reloader(
-            source, config, take, health=ingest.config_health, crashes=ingest.crashes
+            source,
+            config,
+            take,
+            health=ingest.config_health,
+            crashes=ingest.crashes,
+            around=manager.reloading,
         )
-        reloading = Reloading(reloader, reload_over_http)
+        reloading = Reloading(reloader, manager, reload_over_http)
         await _serve(ingest, recent, config, "serving on %s/metrics", reloading)
     finally:
         positions.close()
