@@ -1,17 +1,20 @@
 """HTTP: /metrics, health, readiness, the JSON and the live page, from snapshots alone.
 
-No request touches the driver, the journal or a file other than the state file. No error page
-shows a path or a stack trace.
+No request touches the driver, the journal or a file other than the state file and those of the web
+configuration. No error page shows a path or a stack trace.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import logging
 import os
 import re
+import ssl
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
@@ -30,7 +33,11 @@ from exporter.recent.records import MOST_SECONDS as MOST_RECORDED_SECONDS
 from exporter.recent.records import RecentRecording
 from exporter.recording_download import RecordingDownload
 from exporter.records import SourceHealth
+from exporter.reload_request import Reload, ReloadRequest
 from exporter.snapshot import Snapshot
+from exporter.web_config.file import WebConfigFile
+from exporter.web_config.guard import Guard
+from exporter.web_config.tls import CurrentContext
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +46,8 @@ _CLIENT_ERRORS.setLevel(logging.CRITICAL)
 """What aiohttp says of malformed requests: any client could fill the log with it."""
 
 SHUTDOWN_SECONDS = 1.0
+HANDSHAKE_SECONDS = 10.0
+"""A client that does not finish its TLS handshake is cut off."""
 MOST_SECONDS = 600
 """How far back /api/v1/timeline can look."""
 THREAD_PACKS_BYTES = 1 << 16
@@ -71,6 +80,9 @@ class Served(Protocol):
     def waiting_for(self) -> Mapping[str, str]:
         """Sources that are not read, with the reason; empty when ready."""
 
+    def crashed(self, task: str, error: Exception) -> None:
+        """Counts and logs an exception nobody foresaw."""
+
 
 class CannotListenError(Exception):
     """The address cannot be listened on; the message names the remedy."""
@@ -87,8 +99,20 @@ def exposition(served: Served, accept: str, process: ProcessCollector | None) ->
 class WebServer:
     """The running HTTP server; `port` is the real one, also when 0 was asked for."""
 
-    def __init__(self, served: Served, recording: Callable[[int], RecentRecording]) -> None:
-        """Serves nothing yet; `recording` gives the newest seconds as they are now."""
+    def __init__(
+        self,
+        served: Served,
+        recording: Callable[[int], RecentRecording],
+        reload: Reload | None = None,
+    ) -> None:
+        """Serves nothing yet.
+
+        `recording` gives the newest seconds as they are now; `reload` is what /-/reload does.
+        """
+        self.scheme = "http"
+        self.web_config: WebConfigFile | None = None
+        """Who may ask; `None`: everybody."""
+        self._listener: asyncio.Server | None = None
         self._served = served
         self._download = RecordingDownload(recording)
         self._feed = LiveFeed(served, RunningVerdicts(recording, served.seconds))
@@ -98,6 +122,7 @@ class WebServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
+        app.router.add_post("/-/reload", ReloadRequest(reload).answer)
         app.router.add_get("/api/v1/pipeline", self._pipeline)
         app.router.add_get("/api/v1/timeline", self._timeline)
         app.router.add_get("/api/v1/recording", self._recording)
@@ -114,15 +139,26 @@ class WebServer:
         self.port = 0
 
     async def start(self, config: Config) -> None:
-        """Listens on the configured address.
+        """Listens on the configured address, as the web configuration says.
 
         Raises:
+            ConfigError: The web configuration cannot be used.
             CannotListenError: The address is taken or not ours.
         """
+        context = self._guarded(config.web_config_file)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, config.listen_host, config.listen_port)
+        protocols = self._runner.server
+        if protocols is None:
+            raise RuntimeError("the runner has made no server")
         try:
-            await site.start()
+            self._listener = await asyncio.get_running_loop().create_server(
+                protocols,
+                config.listen_host,
+                config.listen_port,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS if context else None,
+            )
         except OSError as error:
             await self._runner.cleanup()
             address = f"{config.listen_host or '*'}:{config.listen_port}"
@@ -130,11 +166,24 @@ class WebServer:
                 f"cannot listen on {address}: {os.strerror(error.errno or 0).lower()}; "
                 "choose another address with --listen ADDRESS:PORT"
             ) from error
-        self.port = self._runner.addresses[0][1]
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    def _guarded(self, path: Path | None) -> ssl.SSLContext | None:
+        """Has all answers guarded as the file says; what accepts connections, if that is TLS."""
+        if path is None:
+            return None
+        self.web_config = file = WebConfigFile(path)
+        Guard(file).stand(self._runner.app)
+        if file.in_force.context is None:
+            return None
+        self.scheme = "https"
+        return CurrentContext.of(file.context)
 
     async def close(self) -> None:
         """Answers what is in progress, at most a second, and stops listening."""
         self._feed.close()
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:

@@ -144,7 +144,7 @@ def permissions_taken(folder: Path, times: int) -> Outcome:
 
 
 def _taken_from_a_reader(run: Beside, taken: Path) -> None:
-    with run.life(through=POWERLESS) as exporter:
+    with run.life(run_by=POWERLESS) as exporter:
         run.read_all(exporter)
         run.writer.rotate()
         run.server.write(LINES)
@@ -161,7 +161,7 @@ def _taken_before_the_start(run: Beside) -> None:
     run.server.write(LINES)
     run.writer.flush()
     run.writer.directory.chmod(0)
-    with run.life(through=POWERLESS) as exporter:
+    with run.life(run_by=POWERLESS) as exporter:
         exporter.wait_until(lambda: "Permission denied" in exporter.said)
         run.writer.directory.chmod(0o755)
         run.read_all(exporter)
