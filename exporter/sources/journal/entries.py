@@ -32,6 +32,11 @@ bounds of its values can stop anyway.
 """
 MAX_CONTINUED_WRITERS = 64
 
+
+class TextMissingError(Exception):
+    """An entry has no text although its writer cannot have left it out."""
+
+
 Fields = Mapping[str, "bytes | list[bytes]"]
 
 
@@ -166,16 +171,21 @@ class EntryDecoder:
         """Takes note of the entry before the first to be decoded: the next may be its rest."""
         self._cut_lines.is_piece(reader)
 
-    def decode(self, reader: Entry, *, facts_only: bool = False) -> LogLine | None:
+    def decode(
+        self, reader: Entry, *, facts_only: bool = False, as_it_is: bool = True
+    ) -> LogLine | None:
         """The line of the entry the reader stands on; `None` if it is unwanted or refused.
 
         Raises:
             OSError: The entry cannot be read; the ones behind it may.
+            TextMissingError: It lost its text; a gap if it is taken `as_it_is`.
         """
         message = field_or_none(reader, "MESSAGE")
         if message is None:
             if field_or_none(reader, "_TRANSPORT") != b"journal":
                 # Only a client of the native socket may leave it out: it was damaged since.
+                if not as_it_is:
+                    raise TextMissingError
                 self._health.gaps += 1
             message = b""
         if message.startswith(b"Suppressed ") and self._is_about_suppression(reader):

@@ -111,6 +111,10 @@ class JournalTail:
             return True
         return self.reader.next_entry()
 
+    def stay(self) -> None:
+        """The entry the reader stands on is given once more by `next_entry`."""
+        self._on_unread = True
+
     def mark_read(self) -> None:
         """The entry the reader stands on was read. Raises as `refresh`."""
         self.read_to = ReadTo(cursor=self.reader.cursor())
