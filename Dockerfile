@@ -26,10 +26,12 @@ RUN --mount=type=secret,id=pip.conf,target=/run/secrets/pip.conf \
       --require-hashes --requirement requirements.txt --wheel-dir /wheels
 COPY pyproject.toml README.md ./
 COPY exporter exporter
+# Stripped: debug information is two fifths of what the wheels bring.
 RUN /tools/bin/pip wheel --quiet --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \
  && python3 -m venv --without-pip /opt/sglang-pipeline-exporter \
  && /tools/bin/pip --python /opt/sglang-pipeline-exporter/bin/python \
-      install --quiet --no-index --no-deps /wheels/*.whl
+      install --quiet --no-index --no-deps /wheels/*.whl \
+ && find /opt/sglang-pipeline-exporter -name '*.so' -exec strip --strip-unneeded {} +
 
 FROM debian:bookworm-slim
 RUN --mount=type=secret,id=apt.conf,target=/run/secrets/apt.conf \

@@ -102,7 +102,11 @@ class RunningExporter:
     """
 
     def __init__(
-        self, args: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
+        self,
+        args: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "exporter"),
     ) -> None:
         """Starts it and waits until it listens.
 
@@ -110,6 +114,7 @@ class RunningExporter:
             args: Command and options, without `--listen`.
             folder: An existing folder for all it writes; its TMPDIR is `folder/tmp`.
             env: Added to this process's environment.
+            program: What is run, where it is not this checkout's exporter.
 
         Raises:
             AssertionError: It ended, or did not listen in time; with what it said.
@@ -127,7 +132,7 @@ class RunningExporter:
         ) as said:
             self._said = Path(said.name)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "exporter", *args, "--listen", "127.0.0.1:0"],
+                [*program, *args, "--listen", "127.0.0.1:0"],
                 stdin=subprocess.PIPE,
                 stderr=said,
                 env=environment,
