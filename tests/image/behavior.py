@@ -20,7 +20,6 @@ from tests.running import Metrics, RunningExporter
 STAGES = 4
 JOURNAL_GROUP = 4242
 """Of the host's group systemd-journal; the image knows no such group."""
-STOPS_WITHIN_SECONDS = 2.0
 _MACHINE_ID = "0123456789abcdef0123456789abcdef"
 
 
@@ -32,8 +31,11 @@ class _SystemJournal(JournalWriter):
         return self.directory / "system.journal"
 
 
-def serves_a_host(root: Path, config: Mapping[str, Any], folder: Path) -> None:
-    """`serve`, with the journal, the driver and the processes of a host that serves with SGLang."""
+def serves_a_host(root: Path, config: Mapping[str, Any], folder: Path) -> float:
+    """`serve`, with the journal, the driver and the processes of a host that serves with SGLang.
+
+    Returns how many seconds it took to end after SIGTERM.
+    """
     with ExitStack() as stack:
         fake = FakeNvml(folder / "nvml", STAGES)
         fake.path.chmod(0o666)
@@ -58,17 +60,21 @@ def serves_a_host(root: Path, config: Mapping[str, Any], folder: Path) -> None:
         assert running.get("/-/ready").text.startswith("ready\n"), running.get("/-/ready")
         _has_no_privileges(running.pid, config["User"])
         _healthcheck_tells(container, running.url)
-        _ends_well(running)
+        took = _seconds_to_end(running)
         assert (folder / "state" / "positions.json").exists()
+        return took
 
 
-def runs_the_demo(root: Path, config: Mapping[str, Any], folder: Path) -> None:
-    """`demo` without anything else: its server writes a plain log, for want of a journal."""
+def runs_the_demo(root: Path, config: Mapping[str, Any], folder: Path) -> float:
+    """`demo` without anything else: its server writes a plain log, for want of a journal.
+
+    Returns how many seconds it took to end after SIGTERM.
+    """
     container = Container(root, config, (), JOURNAL_GROUP)
     with RunningExporter(["demo"], folder, program=container.program({})) as running:
         running.wait_for(lambda seen: len(seen.matching("stage_batches_total", mode="decode")) == 8)
         running.wait_for(lambda seen: len(seen.matching("gpu_up")) == 8)
-        _ends_well(running)
+        return _seconds_to_end(running)
 
 
 def _mounts(folder: Path, fake: FakeNvml) -> Sequence[Mount]:
@@ -141,9 +147,7 @@ def _healthcheck_tells(container: Container, url: str) -> None:
     assert status("http://127.0.0.1:1") == 1  # nobody listens there
 
 
-def _ends_well(running: RunningExporter) -> None:
+def _seconds_to_end(running: RunningExporter) -> float:
     began = time.monotonic()
     assert running.terminate() == 0, running.said
-    took = time.monotonic() - began
-    assert took < STOPS_WITHIN_SECONDS, f"it took {took:.1f} s to end"
-    print(f"image-test: it ended {took:.1f} s after SIGTERM")
+    return time.monotonic() - began

@@ -95,5 +95,6 @@ class Builder:
 def base_name() -> str:
     """The image that every stage of the Dockerfile begins from."""
     text = (ROOT / "Dockerfile").read_text()
-    (name,) = set(re.findall(r"^FROM (\S+)", text, re.MULTILINE))
+    found: set[str] = set(re.findall(r"^FROM (\S+)", text, re.MULTILINE))
+    (name,) = found
     return name

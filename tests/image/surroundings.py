@@ -77,7 +77,9 @@ def _apt_settings() -> list[str]:
 
 def _pip_settings() -> dict[str, str]:
     """pip's own, lowest precedence first: files, then the environment."""
-    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
     found: dict[str, str] = {}
     for line in sorted(listed.stdout.split("\n"), key=lambda line: line.startswith(":env:")):
         key, _, value = line.partition("=")
