@@ -101,8 +101,10 @@ def _process(title: str) -> Iterator[int]:
     """A process of root with a scheduler's command line."""
     sleep = shutil.which("sleep")
     with subprocess.Popen([title, "600"], executable=sleep) as process:
-        yield process.pid
-        process.kill()
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def _as_journald_leaves_it(journal: JournalWriter) -> None:
