@@ -30,6 +30,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="sglang-pipeline-image-"))
     folder.chmod(0o755)  # the container's user has to reach what is mounted from here
+    tempfile.tempdir = str(folder)
     try:
         _test(folder)
     except BuildError as error:
