@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from prometheus_client.metrics_core import (
@@ -40,6 +40,8 @@ class ExporterState:
     """By source name."""
     recommendations: tuple[str, ...]
     config_reload_succeeded: bool
+    http_refused: Mapping[str, int] = field(default_factory=dict)
+    """Connections and requests, by reason."""
 
 
 class SnapshotCollector:
@@ -209,6 +211,8 @@ class SnapshotCollector:
             (catalog.CONFIG_LAST_RELOAD_SUCCESSFUL, int(state.config_reload_succeeded)),
         ):
             self._put(key, (), value)
+        for reason, count in state.http_refused.items():
+            self._put(catalog.HTTP_REFUSED, (reason,), count)
         self._rejected()
         self._driver()
 

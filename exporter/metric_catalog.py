@@ -554,3 +554,11 @@ CONFIG_LAST_RELOAD_SUCCESSFUL = _add(
     (),
     "1 if the configuration in force is the newest one, 0 if the newest one was refused.",
 )
+HTTP_REFUSED = _add(
+    _self,
+    _C,
+    "exporter_http_refused_total",
+    ("reason",),
+    "Connections and requests refused by a limit or as malformed. Wrong paths, methods and "
+    "parameters are answered, not counted.",
+)

@@ -6,7 +6,6 @@ shows a path or a stack trace.
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
 import os
@@ -15,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aiohttp import web
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.process_collector import ProcessCollector
 
 from exporter.api import pipeline_json, timeline_json
-from exporter.collector import ExporterState, SnapshotCollector
+from exporter.collector import ExporterState
 from exporter.config import Config
+from exporter.exposition import Exposition, takes_gzip
 from exporter.page.feed import LiveFeed
 from exporter.page.files import PageFiles
 from exporter.page.stream import LiveStream
@@ -31,20 +29,16 @@ from exporter.recent.records import RecentRecording
 from exporter.recording_download import RecordingDownload
 from exporter.records import SourceHealth
 from exporter.snapshot import Snapshot
+from exporter.web_limits.connections import Connections, LimitedRunner
+from exporter.web_limits.requests import Turns, bounded
 
 log = logging.getLogger(__name__)
-
-_CLIENT_ERRORS = logging.getLogger(__name__ + ".client_errors")
-_CLIENT_ERRORS.setLevel(logging.CRITICAL)
-"""What aiohttp says of malformed requests: any client could fill the log with it."""
 
 SHUTDOWN_SECONDS = 1.0
 MOST_SECONDS = 600
 """How far back /api/v1/timeline can look."""
 THREAD_PACKS_BYTES = 1 << 16
 """A longer answer is packed by a thread: ten minutes of cells are 2 MB."""
-GZIP_LEVEL = 1
-"""Fast: text this repetitive shrinks to a tenth at any level."""
 
 
 class Served(Protocol):
@@ -76,14 +70,6 @@ class CannotListenError(Exception):
     """The address cannot be listened on; the message names the remedy."""
 
 
-def exposition(served: Served, accept: str, process: ProcessCollector | None) -> tuple[bytes, str]:
-    """The metrics of this instant and their content type, in the format `accept` asks for."""
-    snapshot = served.snapshot()
-    encode, content_type = choose_encoder(accept)
-    collector = SnapshotCollector(snapshot, served.state(snapshot), process)
-    return encode(collector), content_type
-
-
 class WebServer:
     """The running HTTP server; `port` is the real one, also when 0 was asked for."""
 
@@ -93,8 +79,10 @@ class WebServer:
         self._download = RecordingDownload(recording)
         self._feed = LiveFeed(served, RunningVerdicts(recording, served.seconds))
         self._files = PageFiles()
-        self._process = ProcessCollector(registry=None)
-        app = web.Application(middlewares=[_plain_errors])
+        connections = Connections()
+        self._exposition = Exposition(served, lambda: connections.refusals.counts)
+        self._turns = Turns()
+        app = web.Application(middlewares=[bounded(connections.refusals), _plain_errors])
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
@@ -104,13 +92,7 @@ class WebServer:
         app.router.add_get("/api/v1/live", LiveStream(self._feed).answer)
         app.router.add_get("/", self._page)
         app.router.add_get("/static/{name}", self._file)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=SHUTDOWN_SECONDS,
-            logger=_CLIENT_ERRORS,
-        )
+        self._runner = LimitedRunner(app, connections, shutdown_timeout=SHUTDOWN_SECONDS)
         self.port = 0
 
     async def start(self, config: Config) -> None:
@@ -137,17 +119,15 @@ class WebServer:
         self._feed.close()
         await self._runner.cleanup()
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        body, content_type = exposition(
-            self._served, request.headers.get("Accept", ""), self._process
-        )
-        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
-        if _takes_gzip(request.headers.get("Accept-Encoding", "")):
-            body = gzip.compress(body, GZIP_LEVEL, mtime=0)
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        headers = {"Vary": "Accept, Accept-Encoding"}
+        if request.method == "HEAD":  # nothing is shown: nothing is made, no position is kept
+            return web.StreamResponse(headers=headers)
+        packed = takes_gzip(request.headers.get("Accept-Encoding", ""))
+        body, content_type = self._exposition.body(request.headers.get("Accept", ""), packed=packed)
+        headers["Content-Type"] = content_type
+        if packed:
             headers["Content-Encoding"] = "gzip"
-        if request.method == "GET":
-            # Before the answer leaves: a scrape that Prometheus has must not be read again.
-            self._served.scraped()
         return web.Response(body=body, headers=headers)
 
     async def _healthy(self, _request: web.Request) -> web.Response:
@@ -164,7 +144,7 @@ class WebServer:
     async def _pipeline(self, _request: web.Request) -> web.Response:
         return web.json_response(pipeline_json(self._served.snapshot(), self._served.healths()))
 
-    async def _timeline(self, request: web.Request) -> web.Response:
+    async def _timeline(self, request: web.Request) -> web.StreamResponse:
         seconds = _seconds_of(request, MOST_SECONDS)
         if seconds is None:
             return _bad_seconds(MOST_SECONDS)
@@ -173,10 +153,15 @@ class WebServer:
             return web.Response(
                 status=400, text="cells is 20 or left out, until a whole epoch second or left out\n"
             )
-        snapshot = self._served.snapshot()
         end = int(until) if until else None
+        return await self._turns.answer(
+            request, lambda: self._settled(seconds, end, cells=bool(cells))
+        )
+
+    def _settled(self, seconds: int, end: int | None, *, cells: bool) -> web.Response:
+        snapshot = self._served.snapshot()
         since = (snapshot.taken_at if end is None else end) - seconds
-        found = timeline_json(snapshot, self._served, since, end, cells=bool(cells))
+        found = timeline_json(snapshot, self._served, since, end, cells=cells)
         response = web.Response(
             text=json.dumps(found),
             content_type="application/json",
@@ -208,15 +193,6 @@ def _seconds_of(request: web.Request, most: int) -> int | None:
 
 def _bad_seconds(most: int) -> web.Response:
     return web.Response(status=400, text=f"seconds must be a whole number from 1 to {most}\n")
-
-
-def _takes_gzip(accept_encoding: str) -> bool:
-    """Whether gzip is named and not refused by a quality of 0 (RFC 9110, 12.5.3)."""
-    for entry in accept_encoding.lower().split(","):
-        coding, _, quality = entry.partition(";")
-        if coding.strip() in ("gzip", "x-gzip"):
-            return not re.fullmatch(r"\s*q\s*=\s*0(\.0{0,3})?\s*", quality)
-    return False
 
 
 @web.middleware

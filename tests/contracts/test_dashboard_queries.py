@@ -27,6 +27,7 @@ NOT_SHOWN = {
     "bubble_ratio": "one second of the same counters",
     "inflight_seconds_total": "shares are over each stage's own time in flight",
     "active_stages_window_seconds": "a fact of the exporter; the panel's text says what it means",
+    "exporter_http_refused_total": "what clients did; it says nothing of a pipeline",
 }
 """Metrics that no panel reads, and maybe no rule, and why."""
 

@@ -42,7 +42,9 @@ DRIVER = DriverHealth(
     errors={("nvmlGpmSampleGet", "IN_USE"): 1},
     samples={Signal.UTILIZATION: 15},
 )
-STATE = ExporterState("0.1.0", SOURCES, DRIVER, {"journal:kimi": 0}, ("decode_log_interval",), True)
+STATE = ExporterState(
+    "0.1.0", SOURCES, DRIVER, {"journal:kimi": 0}, ("decode_log_interval",), True, {"busy": 3}
+)
 
 
 def everything() -> SnapshotCollector:

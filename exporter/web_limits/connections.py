@@ -1,0 +1,214 @@
+"""Connections, bounded in number, and each in time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from aiohttp import web
+
+from exporter.web_limits.refusals import Refusal, Refusals, ServerLog
+
+MOST_CONNECTIONS = 512
+"""At once; half of the file descriptors a service may open by default. Journal files need theirs."""
+REQUEST_SECONDS = 10.0
+"""From a connection, or the first byte of a further request, to the end of its header."""
+REQUEST_BYTES = 16_384
+"""Of a request, its header with the URL; Prometheus sends about 400."""
+KEEP_ALIVE_SECONDS = 130.0
+"""Longer than the longest useful scrape interval, 2 minutes: a Prometheus keeps its connection."""
+READ_SECONDS = 30.0
+"""In which a client has to take what was sent, or a piece of a longer answer."""
+MOST_UNREAD = 64
+"""Answers that wait in memory for their clients; one more cuts off the slowest."""
+
+
+class Connections:
+    """All of one server, the first of each kind having been in that state the longest."""
+
+    def __init__(self) -> None:
+        """No connection yet."""
+        self.refusals = Refusals()
+        self._waiting: dict[Connection, None] = {}
+        self._unread: dict[Connection, None] = {}
+        self._connections = 0
+
+    def entered(self, connection: Connection) -> None:
+        """A client has connected; where that is one too many, who waits longest has to go."""
+        self._connections += 1
+        self.waits(connection)
+        if self._connections > MOST_CONNECTIONS:
+            next(iter(self._waiting)).cut(Refusal.CONNECTIONS)
+
+    def left(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._connections -= 1
+        self.forget(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """It ends: nothing is to be had from it any more."""
+        self.asks(connection)
+        self.has_read(connection)
+
+    def waits(self, connection: Connection) -> None:
+        """The client owes a request, from now on."""
+        self._waiting.pop(connection, None)
+        self._waiting[connection] = None
+
+    def asks(self, connection: Connection) -> None:
+        """A request has come whole."""
+        self._waiting.pop(connection, None)
+
+    def does_not_read(self, connection: Connection) -> None:
+        """The client does not take its answer as fast as it is sent."""
+        self._unread[connection] = None
+        if len(self._unread) > MOST_UNREAD:
+            next(iter(self._unread)).cut(Refusal.SLOW_READER)
+
+    def has_read(self, connection: Connection) -> None:
+        """Nothing waits for the client any more."""
+        self._unread.pop(connection, None)
+
+
+class Connection(asyncio.Protocol):
+    """One client: passes on what aiohttp and the socket have for each other, and looks at a clock.
+
+    From the outside aiohttp's handler cannot be asked whether a request has come whole, so the
+    outermost middleware says so.
+    """
+
+    def __init__(self, others: Connections, handler: asyncio.Protocol) -> None:
+        """Nothing is bounded before a transport comes."""
+        self._others = others
+        self._handler = handler
+        self._transport: asyncio.Transport | None = None
+        self._received = 0
+        self._is_answered = False
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._reading_timer: asyncio.TimerHandle | None = None
+
+    # --- what the transport says ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self._transport = cast(asyncio.Transport, transport)
+        # Told of the first byte that the kernel does not take; with 0, TLS tells without one.
+        self._transport.set_write_buffer_limits(high=1, low=0)
+        self._expect_request()
+        self._handler.connection_made(transport)
+        self._others.entered(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request, or of one that comes before the last one is answered."""
+        self._received += len(data)
+        if self._received > REQUEST_BYTES:
+            text = f"413 Content Too Large\na request has at most {REQUEST_BYTES} bytes\n"
+            self.cut(Refusal.TOO_LARGE, text)
+            return
+        if not self._is_answered and self._request_timer is None:
+            self._expect_request()
+        self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """The client sends no more."""
+        return self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        """The kernel takes no more."""
+        loop = asyncio.get_running_loop()
+        self._reading_timer = loop.call_later(READ_SECONDS, self.cut, Refusal.SLOW_READER)
+        self._handler.pause_writing()
+        self._others.does_not_read(self)
+
+    def resume_writing(self) -> None:
+        """The kernel has taken all."""
+        if self._reading_timer is not None:
+            self._reading_timer.cancel()
+            self._reading_timer = None
+        self._others.has_read(self)
+        self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended, whoever ended it."""
+        for timer in (self._request_timer, self._reading_timer):
+            if timer is not None:
+                timer.cancel()
+        self._others.left(self)
+        self._handler.connection_lost(exc)
+
+    # --- what the middleware says --------------------------------------------------------------
+
+    def request_came(self) -> None:
+        """A header is complete, its answer is being made."""
+        self._is_answered = True
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
+        self._others.asks(self)
+
+    def answer_made(self) -> None:
+        """The answer goes out; a further request may come when it likes."""
+        self._is_answered = False
+        self._received = 0
+        if self._transport is not None and not self._transport.is_closing():
+            self._others.waits(self)
+
+    # --- ends ----------------------------------------------------------------------------------
+
+    def cut(self, reason: Refusal, text: str = "") -> None:
+        """Ends the connection; `text` goes first, if nothing else is going out.
+
+        Args:
+            reason: What it is counted as.
+            text: Status line of the answer without the version, a newline, and its body's rest.
+        """
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._others.refusals.count(reason)
+        self._others.forget(self)
+        if text and not self._is_answered and self._reading_timer is None:
+            status = text.partition("\n")[0]
+            self._transport.write(
+                f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+                f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}".encode()
+            )
+            if self._reading_timer is None:  # taken by the kernel
+                self._transport.close()
+                return
+        self._transport.abort()
+
+    def _expect_request(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._request_timer = loop.call_later(REQUEST_SECONDS, self._request_overdue)
+
+    def _request_overdue(self) -> None:
+        self._request_timer = None
+        text = f"408 Request Timeout\na request has to come within {REQUEST_SECONDS:g} s\n"
+        # An idle browser's spare connection has asked nothing, and gets no answer.
+        self.cut(Refusal.SLOW_REQUEST, text if self._received else "")
+
+
+class LimitedRunner(web.AppRunner):
+    """aiohttp's runner, whose sites make connections that are bounded."""
+
+    def __init__(
+        self, app: web.Application, connections: Connections, *, shutdown_timeout: float
+    ) -> None:
+        super().__init__(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=shutdown_timeout,
+            logger=ServerLog(connections.refusals),
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            lingering_time=0,  # a body that nobody reads is not waited for
+        )
+        self._connections = connections
+
+    @property
+    def server(self) -> web.Server | None:
+        """What a site calls for the protocol of a new connection."""
+        handlers = super().server
+        if handlers is None:
+            return None
+        return cast(web.Server, lambda: Connection(self._connections, handlers()))
