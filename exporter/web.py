@@ -29,8 +29,10 @@ from exporter.recent.records import RecentRecording
 from exporter.recording_download import RecordingDownload
 from exporter.records import SourceHealth
 from exporter.snapshot import Snapshot
-from exporter.web_limits.connections import Connections, LimitedRunner
-from exporter.web_limits.requests import Turns, bounded
+from exporter.web_limits.connections import Limits
+from exporter.web_limits.refusals import Refusals
+from exporter.web_limits.requests import Turns
+from exporter.web_limits.runner import LimitedRunner
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ MOST_SECONDS = 600
 """How far back /api/v1/timeline can look."""
 THREAD_PACKS_BYTES = 1 << 16
 """A longer answer is packed by a thread: ten minutes of cells are 2 MB."""
+
+_LIMITS = Limits()
 
 
 class Served(Protocol):
@@ -73,16 +77,21 @@ class CannotListenError(Exception):
 class WebServer:
     """The running HTTP server; `port` is the real one, also when 0 was asked for."""
 
-    def __init__(self, served: Served, recording: Callable[[int], RecentRecording]) -> None:
+    def __init__(
+        self,
+        served: Served,
+        recording: Callable[[int], RecentRecording],
+        limits: Limits = _LIMITS,
+    ) -> None:
         """Serves nothing yet; `recording` gives the newest seconds as they are now."""
         self._served = served
         self._download = RecordingDownload(recording)
         self._feed = LiveFeed(served, RunningVerdicts(recording, served.seconds))
         self._files = PageFiles()
-        connections = Connections()
-        self._exposition = Exposition(served, lambda: connections.refusals.counts)
+        refusals = Refusals()
+        self._exposition = Exposition(served, lambda: refusals.counts)
         self._turns = Turns()
-        app = web.Application(middlewares=[bounded(connections.refusals), _plain_errors])
+        app = web.Application(middlewares=[_plain_errors])
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
@@ -92,7 +101,7 @@ class WebServer:
         app.router.add_get("/api/v1/live", LiveStream(self._feed).answer)
         app.router.add_get("/", self._page)
         app.router.add_get("/static/{name}", self._file)
-        self._runner = LimitedRunner(app, connections, shutdown_timeout=SHUTDOWN_SECONDS)
+        self._runner = LimitedRunner(app, limits, refusals, shutdown_timeout=SHUTDOWN_SECONDS)
         self.port = 0
 
     async def start(self, config: Config) -> None:
@@ -204,6 +213,6 @@ async def _plain_errors(request: web.Request, handler: web.Handler) -> web.Strea
         text = f"{error.status} {error.reason}\n"
         return web.Response(status=error.status, text=text, headers=allow)
     except Exception:
-        log.exception("a request failed path=%r", request.path)
+        log.exception("a request failed")
         return web.Response(status=500, text="500 Internal Server Error\n")
     return response

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import cast
 
-from aiohttp import web
+from exporter.web_limits.refusals import Refusal, Refusals
 
-from exporter.web_limits.refusals import Refusal, Refusals, ServerLog
 
-MOST_CONNECTIONS = 512
-"""At once; half of the file descriptors a service may open by default. Journal files need theirs."""
-REQUEST_SECONDS = 10.0
-"""From a connection, or the first byte of a further request, to the end of its header."""
-REQUEST_BYTES = 16_384
-"""Of a request, its header with the URL; Prometheus sends about 400."""
-KEEP_ALIVE_SECONDS = 130.0
-"""Longer than the longest useful scrape interval, 2 minutes: a Prometheus keeps its connection."""
-READ_SECONDS = 30.0
-"""In which a client has to take what was sent, or a piece of a longer answer."""
-MOST_UNREAD = 64
-"""Answers that wait in memory for their clients; one more cuts off the slowest."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is bounded."""
+
+    connections: int = 512
+    """At once: half of the files a service may open by default. Journal files need theirs."""
+    request_seconds: float = 10.0
+    """From a connection, or the first byte of a further request, to the end of its header."""
+    request_bytes: int = 16_384
+    """Of a header with its URL; Prometheus sends about 400."""
+    read_seconds: float = 30.0
+    """In which a client has to take an answer, or a piece of a long one."""
+    unread_answers: int = 64
+    """That wait in memory for their clients."""
 
 
 class Connections:
     """All of one server, the first of each kind having been in that state the longest."""
 
-    def __init__(self) -> None:
-        """No connection yet."""
-        self.refusals = Refusals()
+    def __init__(self, limits: Limits, refusals: Refusals) -> None:
+        """No connection yet; those that are cut are counted in `refusals`."""
+        self.limits = limits
+        self.refusals = refusals
         self._waiting: dict[Connection, None] = {}
         self._unread: dict[Connection, None] = {}
         self._connections = 0
@@ -37,7 +40,7 @@ class Connections:
         """A client has connected; where that is one too many, who waits longest has to go."""
         self._connections += 1
         self.waits(connection)
-        if self._connections > MOST_CONNECTIONS:
+        if self._connections > self.limits.connections:
             next(iter(self._waiting)).cut(Refusal.CONNECTIONS)
 
     def left(self, connection: Connection) -> None:
@@ -62,7 +65,7 @@ class Connections:
     def does_not_read(self, connection: Connection) -> None:
         """The client does not take its answer as fast as it is sent."""
         self._unread[connection] = None
-        if len(self._unread) > MOST_UNREAD:
+        if len(self._unread) > self.limits.unread_answers:
             next(iter(self._unread)).cut(Refusal.SLOW_READER)
 
     def has_read(self, connection: Connection) -> None:
@@ -73,13 +76,13 @@ class Connections:
 class Connection(asyncio.Protocol):
     """One client: passes on what aiohttp and the socket have for each other, and looks at a clock.
 
-    From the outside aiohttp's handler cannot be asked whether a request has come whole, so the
-    outermost middleware says so.
+    aiohttp's own handler cannot be asked whether a request has come whole: who answers says so.
     """
 
     def __init__(self, others: Connections, handler: asyncio.Protocol) -> None:
         """Nothing is bounded before a transport comes."""
         self._others = others
+        self._limits = others.limits
         self._handler = handler
         self._transport: asyncio.Transport | None = None
         self._received = 0
@@ -101,8 +104,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of one that comes before the last one is answered."""
         self._received += len(data)
-        if self._received > REQUEST_BYTES:
-            text = f"413 Content Too Large\na request has at most {REQUEST_BYTES} bytes\n"
+        if self._received > self._limits.request_bytes:
+            text = (
+                f"413 Content Too Large\na request has at most {self._limits.request_bytes} bytes\n"
+            )
             self.cut(Refusal.TOO_LARGE, text)
             return
         if not self._is_answered and self._request_timer is None:
@@ -116,7 +121,9 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The kernel takes no more."""
         loop = asyncio.get_running_loop()
-        self._reading_timer = loop.call_later(READ_SECONDS, self.cut, Refusal.SLOW_READER)
+        self._reading_timer = loop.call_later(
+            self._limits.read_seconds, self.cut, Refusal.SLOW_READER
+        )
         self._handler.pause_writing()
         self._others.does_not_read(self)
 
@@ -136,7 +143,7 @@ class Connection(asyncio.Protocol):
         self._others.left(self)
         self._handler.connection_lost(exc)
 
-    # --- what the middleware says --------------------------------------------------------------
+    # --- what who answers says --------------------------------------------------------------
 
     def request_came(self) -> None:
         """A header is complete, its answer is being made."""
@@ -179,36 +186,10 @@ class Connection(asyncio.Protocol):
 
     def _expect_request(self) -> None:
         loop = asyncio.get_running_loop()
-        self._request_timer = loop.call_later(REQUEST_SECONDS, self._request_overdue)
+        self._request_timer = loop.call_later(self._limits.request_seconds, self._request_overdue)
 
     def _request_overdue(self) -> None:
         self._request_timer = None
-        text = f"408 Request Timeout\na request has to come within {REQUEST_SECONDS:g} s\n"
+        text = f"408 Request Timeout\na request has to come within {self._limits.request_seconds:g} s\n"
         # An idle browser's spare connection has asked nothing, and gets no answer.
         self.cut(Refusal.SLOW_REQUEST, text if self._received else "")
-
-
-class LimitedRunner(web.AppRunner):
-    """aiohttp's runner, whose sites make connections that are bounded."""
-
-    def __init__(
-        self, app: web.Application, connections: Connections, *, shutdown_timeout: float
-    ) -> None:
-        super().__init__(
-            app,
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=shutdown_timeout,
-            logger=ServerLog(connections.refusals),
-            keepalive_timeout=KEEP_ALIVE_SECONDS,
-            lingering_time=0,  # a body that nobody reads is not waited for
-        )
-        self._connections = connections
-
-    @property
-    def server(self) -> web.Server | None:
-        """What a site calls for the protocol of a new connection."""
-        handlers = super().server
-        if handlers is None:
-            return None
-        return cast(web.Server, lambda: Connection(self._connections, handlers()))

@@ -85,7 +85,9 @@ def test_a_look_that_could_not_be_told_saves_no_position_and_is_not_shared(
     assert exporter.saved == [2]
 
 
-@pytest.mark.parametrize("version", ["x", "", "9.1", "1.x.0", "9" * 5000, "\u0661.0.0", "1.0.0\x80"])
+@pytest.mark.parametrize(
+    "version", ["x", "", "9.1", "1.x.0", "9" * 5000, "\u0661.0.0", "1.0.0\x80"]
+)
 @pytest.mark.parametrize("kind", [OPENMETRICS, "text/plain"])
 def test_a_version_that_does_not_exist_is_passed_over(
     exposition: Exposition, kind: str, version: str
