@@ -3,7 +3,7 @@
     async with slow_clients(port, 500, random.Random(7)):
         toll = await scrape(port, per_second=200, seconds=60)
 
-A slow client that was sent away comes back at once, so that there are always as many.
+A slow client that was sent away comes back a second later, so that there are always about as many.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ async def _come_again(port: int, kind: type[_Slow], begin_after: float) -> None:
                 await asyncio.wait((client.ended,), timeout=TICK_SECONDS)
         finally:
             client.transport.abort()
+        await asyncio.sleep(TICK_SECONDS)
 
 
 @dataclass

@@ -96,3 +96,11 @@ def test_a_version_that_does_not_exist_is_passed_over(
     assert first == "text/plain; version=0.0.4; charset=utf-8"
     _, second = exposition.body(f"{kind};version={version},{OPENMETRICS}", packed=False)
     assert second.startswith("application/openmetrics-text; version=1.0.0;")
+
+
+@pytest.mark.parametrize("escaping", ["underscores", "values", "allow-utf-8"])
+def test_names_need_no_escaping(exposition: Exposition, escaping: str) -> None:
+    body, kind = exposition.body(f"{OPENMETRICS};version=1.0.0;escaping={escaping}", packed=False)
+    assert kind.endswith(f"; escaping={escaping}")
+    assert body.decode() == text(exposition, OPENMETRICS)
+    assert running(body.decode()) == 1
