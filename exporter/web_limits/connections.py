@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from dataclasses import dataclass
 from typing import cast
 
@@ -79,11 +80,17 @@ class Connection(asyncio.Protocol):
     aiohttp's own handler cannot be asked whether a request has come whole: who answers says so.
     """
 
-    def __init__(self, others: Connections, handler: asyncio.Protocol) -> None:
-        """Nothing is bounded before a transport comes."""
+    def __init__(
+        self, others: Connections, handler: asyncio.Protocol, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Nothing is bounded before a transport comes; with `tls` a handshake has to follow."""
         self._others = others
         self._limits = others.limits
         self._handler = handler
+        self._tls = tls
+        self._securing: asyncio.Task[None] | None = None
+        self._early = b""
+        self._is_over = False
         self._transport: asyncio.Transport | None = None
         self._received = 0
         self._is_answered = False
@@ -98,8 +105,33 @@ class Connection(asyncio.Protocol):
         # Told of the first byte that the kernel does not take; with 0, TLS tells without one.
         self._transport.set_write_buffer_limits(high=1, low=0)
         self._expect_request()
-        self._handler.connection_made(transport)
+        if self._tls is None:
+            self._handler.connection_made(transport)
+        else:
+            self._securing = asyncio.create_task(self._secure(self._tls), name="TLS handshake")
         self._others.entered(self)
+
+    async def _secure(self, context: ssl.SSLContext) -> None:
+        """The handshake: it counts as part of the first request."""
+        raw = cast(asyncio.Transport, self._transport)
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                raw, self, context, server_side=True, ssl_handshake_timeout=60
+            )
+        except OSError as error:  # no TLS, no trust, or gone; also a cut
+            self.connection_lost(error)
+            return
+        finally:
+            self._securing = None
+        if secured is None or self._is_over:  # gone in that very moment
+            self.connection_lost(None)
+            return
+        secured.set_write_buffer_limits(high=1, low=0)
+        self._transport = secured
+        self._handler.connection_made(secured)
+        early, self._early = self._early, b""
+        if early:
+            self._handler.data_received(early)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of one that comes before the last one is answered."""
@@ -112,7 +144,10 @@ class Connection(asyncio.Protocol):
             return
         if not self._is_answered and self._request_timer is None:
             self._expect_request()
-        self._handler.data_received(data)
+        if self._securing is None:
+            self._handler.data_received(data)
+        else:  # right behind the handshake
+            self._early += data
 
     def eof_received(self) -> bool | None:
         """The client sends no more."""
@@ -136,7 +171,10 @@ class Connection(asyncio.Protocol):
         self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, whoever ended it."""
+        """It has ended, whoever ended it; may be called twice."""
+        if self._is_over:
+            return
+        self._is_over = True
         for timer in (self._request_timer, self._reading_timer):
             if timer is not None:
                 timer.cancel()
@@ -169,11 +207,14 @@ class Connection(asyncio.Protocol):
             reason: What it is counted as.
             text: Status line of the answer without the version, a newline, and its body's rest.
         """
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None:
             return
+        if self._transport.is_closing() and self._reading_timer is None:
+            return  # it ends already, and nothing waits to be read before
         self._others.refusals.count(reason)
         self._others.forget(self)
-        if text and not self._is_answered and self._reading_timer is None:
+        is_free = not self._is_answered and self._reading_timer is None and self._securing is None
+        if text and is_free:
             status = text.partition("\n")[0]
             self._transport.write(
                 f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"

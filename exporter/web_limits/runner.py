@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import cast
 
 from aiohttp import web
@@ -15,7 +16,12 @@ KEEP_ALIVE_SECONDS = 130.0
 
 
 class LimitedRunner(web.AppRunner):
-    """A runner whose sites make connections that are bounded, and get requests that are."""
+    """A runner whose sites make connections that are bounded, and get requests that are.
+
+    Attributes:
+        tls: For connections from now on; `None`: plain HTTP. Sites get none of their own: the
+            server would know of a client only after its handshake.
+    """
 
     def __init__(
         self, app: web.Application, limits: Limits, refusals: Refusals, *, shutdown_timeout: float
@@ -29,6 +35,7 @@ class LimitedRunner(web.AppRunner):
             keepalive_timeout=KEEP_ALIVE_SECONDS,
             lingering_time=0,  # a body that nobody reads is not waited for
         )
+        self.tls: ssl.SSLContext | None = None
         self._refusals = refusals
         self._connections = Connections(limits, refusals)
 
@@ -44,4 +51,4 @@ class LimitedRunner(web.AppRunner):
         handlers = super().server
         if handlers is None:
             return None
-        return cast(web.Server, lambda: Connection(self._connections, handlers()))
+        return cast(web.Server, lambda: Connection(self._connections, handlers(), self.tls))

@@ -2,7 +2,10 @@
 
 import asyncio
 import random
+import shutil
 import socket
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -55,7 +58,7 @@ class Client:
 class Server:
     """Small, big and long answers within limits."""
 
-    def __init__(self, limits: Limits, turns: Turns) -> None:
+    def __init__(self, limits: Limits, turns: Turns, tls: ssl.SSLContext | None) -> None:
         self.refusals = Refusals()
         self.turns = turns
         self.port = 0
@@ -64,6 +67,7 @@ class Server:
         app.router.add_get("/big", self._big)
         app.router.add_get("/long", self._long)
         self._runner = LimitedRunner(app, limits, self.refusals, shutdown_timeout=1)
+        self._runner.tls = tls
         self._clients: list[Client] = []
 
     async def start(self) -> None:
@@ -100,8 +104,10 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(limits: Limits, turns: Turns | None = None) -> AsyncIterator[Server]:
-    server = Server(limits, turns or Turns())
+async def serving(
+    limits: Limits, turns: Turns | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Server]:
+    server = Server(limits, turns or Turns(), tls)
     await server.start()
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -229,6 +235,71 @@ async def test_an_upgrade_is_answered_as_if_it_were_none_and_ends() -> None:
         upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
         client.send(b"GET /small HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\x81\x05hello")
         assert statuses_of(await client.rest()) == [200]
+
+
+# --- with TLS ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="tls", scope="module")
+def fixture_tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    folder = tmp_path_factory.mktemp("tls")
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("openssl is not installed")
+    command = [program, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-subj", "/CN=x", "-keyout", f"{folder}/key", "-out", f"{folder}/cert"]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert", folder / "key")
+    return context
+
+
+def trusting() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+async def test_requests_come_through_tls_and_slow_readers_are_cut_there_too(
+    tls: ssl.SSLContext,
+) -> None:
+    async with serving(Limits(read_seconds=0.2), tls=tls) as server:
+        raw = await server.client()
+        await raw.writer.start_tls(trusting())
+        raw.send(SMALL)
+        assert statuses_of(await raw.answer()) == [200]
+        raw.send(b"POST" + SMALL[3:-2] + b"Content-Length: 3\r\n\r\nyes")
+        assert statuses_of(await raw.rest()) == [413]
+        deaf = await server.client()
+        await deaf.writer.start_tls(trusting())
+        deaf.send(BIG)
+        await until(lambda: "slow_reader" in server.refused())
+        assert server.refused() == {"too_large": 1, "slow_reader": 1}
+
+
+@pytest.mark.parametrize("hello", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["none", "cut"])
+async def test_a_handshake_counts_as_part_of_the_request(tls: ssl.SSLContext, hello: bytes) -> None:
+    async with serving(Limits(request_seconds=0.2, connections=2), tls=tls) as server:
+        clients = [await server.client() for _ in range(3)]
+        for client in clients:
+            client.send(hello)
+        assert [await client.rest() for client in clients] == [b""] * 3
+        assert server.refused() == {"connections": 1, "slow_request": 2}
+
+
+@pytest.mark.parametrize("hello", [SMALL, bytes(99)], ids=["no TLS", "nulls"])
+async def test_what_is_no_handshake_ends_and_leaves_nothing(
+    tls: ssl.SSLContext, hello: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(Limits(connections=1), tls=tls) as server:
+        before = asyncio.all_tasks()
+        for _ in range(3):
+            client = await server.client()
+            client.send(hello)
+            await client.rest()
+        await until(lambda: asyncio.all_tasks() == before)
+        assert server.refused() == {}
+    assert caplog.records == []
 
 
 # --- the exporter's own server -------------------------------------------------------------------
