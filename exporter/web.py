@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 SHUTDOWN_SECONDS = 1.0
 MOST_SECONDS = 600
 """How far back /api/v1/timeline can look."""
-THREAD_PACKS_BYTES = 1 << 16
-"""A longer answer is packed by a thread: ten minutes of cells are 2 MB."""
 
 _LIMITS = Limits()
 
@@ -164,20 +162,16 @@ class WebServer:
             )
         end = int(until) if until else None
         return await self._turns.answer(
-            request, lambda: self._settled(seconds, end, cells=bool(cells))
+            request,
+            "application/json; charset=utf-8",
+            lambda: self._settled(seconds, end, cells=bool(cells)),
         )
 
-    def _settled(self, seconds: int, end: int | None, *, cells: bool) -> web.Response:
+    def _settled(self, seconds: int, end: int | None, *, cells: bool) -> bytes:
         snapshot = self._served.snapshot()
         since = (snapshot.taken_at if end is None else end) - seconds
         found = timeline_json(snapshot, self._served, since, end, cells=cells)
-        response = web.Response(
-            text=json.dumps(found),
-            content_type="application/json",
-            zlib_executor_size=THREAD_PACKS_BYTES,
-        )
-        response.enable_compression()
-        return response
+        return json.dumps(found).encode()
 
     async def _recording(self, request: web.Request) -> web.StreamResponse:
         seconds = _seconds_of(request, MOST_RECORDED_SECONDS)

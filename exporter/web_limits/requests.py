@@ -15,6 +15,7 @@ Answerer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 MOST_LONG_ANSWERS = 2
 """Answers of up to 2 MB that are made and sent at once."""
+PIECE_BYTES = 1 << 16
 TURN_SECONDS = 2.0
 """How long a request for a further one waits."""
 
@@ -62,7 +63,7 @@ class Turns:
         self._wait_seconds = wait_seconds
 
     async def answer(
-        self, request: web.Request, make: Callable[[], web.Response]
+        self, request: web.Request, content_type: str, make: Callable[[], bytes]
     ) -> web.StreamResponse:
         """Sends what `make` gives, in its turn; 503 if that does not come soon."""
         try:
@@ -75,11 +76,17 @@ class Turns:
                 headers={"Retry-After": "5"},
             )
         try:
-            response = make()
+            body = make()
+            response = web.StreamResponse(headers={"Content-Type": content_type})
+            response.enable_compression()
             # A client that went away, or was cut off: no news.
             with contextlib.suppress(ConnectionError):
                 await response.prepare(request)
-                await response.write_eof()
+                if request.method != "HEAD":
+                    # In pieces: asyncio's TLS takes any one of them whole, read or not.
+                    for at in range(0, len(body), PIECE_BYTES):
+                        await response.write(body[at : at + PIECE_BYTES])
+                    await response.write_eof()
             return response
         finally:
             self._free.release()
