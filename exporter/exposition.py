@@ -73,8 +73,8 @@ class Exposition:
         self._process = ProcessCollector(registry=None)
         self._look: _Look | None = None
 
-    def body(self, accept: str, *, packed: bool) -> tuple[bytes, str]:
-        """The metrics and their content type, in the format `accept` asks for.
+    def body(self, accept: str, *, packed: bool) -> bytes:
+        """The metrics in the format `accept` asks for.
 
         Once this returns the reading positions behind what it returned are saved.
         """
@@ -92,13 +92,18 @@ class Exposition:
             # Before the answer leaves: a scrape that Prometheus has must not be read again.
             self._served.scraped()
             self._look = look
-        return body, content_type
+        return body
 
     def _take(self) -> _Look:
         at = self._clock()
         snapshot = self._served.snapshot()
         state = replace(self._served.state(snapshot), http_refused=self._refused())
         return _Look(at, tuple(SnapshotCollector(snapshot, state, self._process).collect()))
+
+
+def content_type_of(accept: str) -> str:
+    """What a scrape that accepts this would get."""
+    return _encoder(accept)[1]
 
 
 def _encoder(accept: str) -> tuple[Callable[[_Look], bytes], str]:

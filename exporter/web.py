@@ -18,7 +18,7 @@ from aiohttp import web
 from exporter.api import pipeline_json, timeline_json
 from exporter.collector import ExporterState
 from exporter.config import Config
-from exporter.exposition import Exposition, takes_gzip
+from exporter.exposition import Exposition, content_type_of, takes_gzip
 from exporter.page.feed import LiveFeed
 from exporter.page.files import PageFiles
 from exporter.page.stream import LiveStream
@@ -127,12 +127,12 @@ class WebServer:
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        headers = {"Vary": "Accept, Accept-Encoding"}
+        accept = request.headers.get("Accept", "")
+        headers = {"Content-Type": content_type_of(accept), "Vary": "Accept, Accept-Encoding"}
         if request.method == "HEAD":  # nothing is shown: nothing is made, no position is kept
             return web.StreamResponse(headers=headers)
         packed = takes_gzip(request.headers.get("Accept-Encoding", ""))
-        body, content_type = self._exposition.body(request.headers.get("Accept", ""), packed=packed)
-        headers["Content-Type"] = content_type
+        body = self._exposition.body(accept, packed=packed)
         if packed:
             headers["Content-Encoding"] = "gzip"
         return web.Response(body=body, headers=headers)

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from exporter.exposition import SHARED_SECONDS, Exposition
+from exporter.exposition import SHARED_SECONDS, Exposition, content_type_of
 from exporter.snapshot import Snapshot
 from tests.unit.test_collector import STATE, ExporterState
 from tests.unit.test_pipeline_model import T, decode, facts, fold
@@ -43,7 +43,7 @@ def fixture_exposition(exporter: Exporter) -> Exposition:
 
 
 def text(exposition: Exposition, accept: str = "") -> str:
-    return exposition.body(accept, packed=False)[0].decode()
+    return exposition.body(accept, packed=False).decode()
 
 
 def running(exposition_text: str) -> int:
@@ -57,7 +57,7 @@ def test_scrapes_close_together_see_the_same_instant_in_every_format(
 ) -> None:
     plain = text(exposition)
     exporter.now += 0.9 * SHARED_SECONDS
-    packed, _ = exposition.body("", packed=True)
+    packed = exposition.body("", packed=True)
     other = text(exposition, OPENMETRICS)
     assert gzip.decompress(packed).decode() == plain
     assert running(other) == running(plain) == 1
@@ -89,18 +89,15 @@ def test_a_look_that_could_not_be_told_saves_no_position_and_is_not_shared(
     "version", ["x", "", "9.1", "1.x.0", "9" * 5000, "\u0661.0.0", "1.0.0\x80"]
 )
 @pytest.mark.parametrize("kind", [OPENMETRICS, "text/plain"])
-def test_a_version_that_does_not_exist_is_passed_over(
-    exposition: Exposition, kind: str, version: str
-) -> None:
-    _, first = exposition.body(f"{kind}; version={version}", packed=False)
+def test_a_version_that_does_not_exist_is_passed_over(kind: str, version: str) -> None:
+    first = content_type_of(f"{kind}; version={version}")
     assert first == "text/plain; version=0.0.4; charset=utf-8"
-    _, second = exposition.body(f"{kind};version={version},{OPENMETRICS}", packed=False)
+    second = content_type_of(f"{kind};version={version},{OPENMETRICS}")
     assert second.startswith("application/openmetrics-text; version=1.0.0;")
 
 
 @pytest.mark.parametrize("escaping", ["underscores", "values", "allow-utf-8"])
 def test_names_need_no_escaping(exposition: Exposition, escaping: str) -> None:
-    body, kind = exposition.body(f"{OPENMETRICS};version=1.0.0;escaping={escaping}", packed=False)
-    assert kind.endswith(f"; escaping={escaping}")
-    assert body.decode() == text(exposition, OPENMETRICS)
-    assert running(body.decode()) == 1
+    accept = f"{OPENMETRICS};version=1.0.0;escaping={escaping}"
+    assert content_type_of(accept).endswith(f"; escaping={escaping}")
+    assert running(text(exposition, accept)) == 1
