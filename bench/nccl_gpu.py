@@ -255,11 +255,8 @@ class GpuDevice:
         self._waits.append((start, end))
 
     def _send(self, kind: str, to: int, tensor: torch.Tensor) -> None:
+        """No wait in the truth: a send whose receiver is late is not resident (docs/measurements.md)."""
         with torch.cuda.stream(self._sending[kind]):
-            start, end = event(), event()
-            start.record()
             work = dist.isend(tensor, to, group=self._links.groups[kind])
             work.wait()
-            end.record()
         self._sent.append(work)
-        self._waits.append((start, end))

@@ -11,8 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
+from bench.nccl_levels import awake
 from bench.nccl_picture import DRAWN, picture
-from bench.nccl_scenarios import effective, named
+from bench.nccl_scenarios import CALIBRATION, effective, named
 from bench.nccl_tables import Row, Verdicted, tell_rows, tell_verdicts
 from bench.nccl_truth import Play, Shares, Span, StageTruth, covered, read_truths
 from bench.nccl_waiting import levels, seen, table
@@ -23,6 +24,8 @@ from exporter.records import GpuLevels, Method
 SETTLE_SECONDS = 1.0
 """At both ends of the load, not judged."""
 PROBE = "probe"
+BESIDE = (PROBE, CALIBRATION.name)
+"""Played for the levels, not judged."""
 Truths = dict[tuple[str, int], StageTruth]
 
 
@@ -48,7 +51,8 @@ def judge(output: Path, *, until: float) -> None:
             with tarfile.open(recordings) as archive:
                 archive.extractall(folder, filter="data")
         known = _tell_probe(plays, folder, tell, results)
-        played = [play for play in plays if play.scenario != PROBE and "main" in play.phases]
+        known = _tell_levels(known, plays, truths, folder, tell)
+        played = [play for play in plays if play.scenario not in BESIDE and "main" in play.phases]
         _tell_truth(played, truths, tell, results)
         rows, verdicts, timelines = _all_said(played, truths, folder, known, until)
     tell_rows(rows, tell)
@@ -83,6 +87,25 @@ def _tell_probe(
     tell()
     results["probe"] = [asdict(each) for each in found]
     return levels(found)
+
+
+def _tell_levels(
+    resting: list[GpuLevels],
+    plays: Sequence[Play],
+    truths: Truths,
+    folder: Path,
+    tell: Callable[..., None],
+) -> list[GpuLevels]:
+    """The levels that are given: those of the calibration, where it was played."""
+    play = next((each for each in plays if each.scenario == CALIBRATION.name), None)
+    path = folder / f"{CALIBRATION.name}.jsonl.gz"
+    if play is None or "main" not in play.phases or not path.exists():
+        return resting
+    known = awake(resting, path, play, truths)
+    for each in known:
+        tell(f"GPU {each.gpu} with the links awake: waiting {each.waiting}, working {each.working}")
+    tell()
+    return known
 
 
 def main_span(play: Play) -> Span:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from bench.nccl_crew import READY_SECONDS, Crew, CrewError
 from bench.nccl_judge import judge
-from bench.nccl_scenarios import SCENARIOS, Scenario
+from bench.nccl_scenarios import CALIBRATION, SCENARIOS, Scenario
 from bench.nccl_truth import Play
 from bench.nccl_witness import Witness
 from exporter.records import LoadPhase
@@ -78,11 +78,11 @@ class Run:
         """Scenarios that a hang or a crash cost."""
 
     async def play_all(self, scenarios: Sequence[Scenario]) -> None:
-        """Plays the probe, then the scenarios, as far as the time reaches."""
+        """Plays the probe and the calibration, then the scenarios, as far as the time reaches."""
         absent = await self._witness.start()
         if absent is not None:
             log(f"no GPU is sampled: {absent}")
-        parts: list[Scenario | None] = [None, *scenarios]
+        parts: list[Scenario | None] = [None, CALIBRATION, *scenarios]
         try:
             for scenario in parts:
                 name = PROBE if scenario is None else scenario.name

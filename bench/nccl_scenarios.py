@@ -160,9 +160,19 @@ SCENARIOS: tuple[Scenario, ...] = (
 """In the order in which they are run: if time runs out, the last are missing."""
 
 
+CALIBRATION = Scenario(
+    "levels",
+    "herd",
+    0.070,
+    (),
+    "not judged: every work and every wait holds whole power samples, with the links awake",
+)
+"""What the levels are read from that are given to the judge; no other scenario has its pass time."""
+
+
 def named(name: str) -> Scenario:
     """The scenario of that name."""
-    return next(each for each in SCENARIOS if each.name == name)
+    return next(each for each in (CALIBRATION, *SCENARIOS) if each.name == name)
 
 
 def orders(scenario: Scenario, stages: int, sizes: tuple[int, ...]) -> Iterator[Order]:

@@ -32,7 +32,7 @@ class StageTruth:
 
     Attributes:
         works: Between the events around each pass, epoch seconds, in order, apart.
-        waits: Between the events around each receive and send, less what is work.
+        waits: Between the events around each receive, less what is work.
         doubt_seconds: How wide the clock anchor was, and how far GPU and host clock drifted.
     """
 

@@ -58,7 +58,7 @@ class ServerState:
         pp_size, local = count_of(self.facts, "pp_size"), local_pp_ranks(self.facts)
         if pp_size is None or local is None:
             return
-        if record.new_launch:
+        if record.new_launch or record.origin == "configuration":
             self.stages = {key: self.stages[key] for key in self.stages if key[1] < pp_size}
         for dp_rank in range(min(count_of(self.facts, "dp_size") or 1, MAX_STAGES)):
             for pp_rank in local:

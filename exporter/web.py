@@ -1,16 +1,19 @@
 """HTTP: /metrics, health, readiness, the JSON and the live page, from snapshots alone.
 
-No request touches the driver, the journal or a file other than the state file. No error page
-shows a path or a stack trace.
+No request touches the driver, the journal or a file other than the state file and those of the web
+configuration. No error page shows a path or a stack trace.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import re
+import ssl
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
@@ -28,7 +31,11 @@ from exporter.recent.records import MOST_SECONDS as MOST_RECORDED_SECONDS
 from exporter.recent.records import RecentRecording
 from exporter.recording_download import RecordingDownload
 from exporter.records import SourceHealth
+from exporter.reload_request import Reload, ReloadRequest
 from exporter.snapshot import Snapshot
+from exporter.web_config.file import WebConfigFile
+from exporter.web_config.guard import Guard
+from exporter.web_config.tls import CurrentContext
 from exporter.web_limits.connections import Limits
 from exporter.web_limits.refusals import Refusals
 from exporter.web_limits.requests import Turns
@@ -67,6 +74,9 @@ class Served(Protocol):
     def waiting_for(self) -> Mapping[str, str]:
         """Sources that are not read, with the reason; empty when ready."""
 
+    def crashed(self, task: str, error: Exception) -> None:
+        """Counts and logs an exception nobody foresaw."""
+
 
 class CannotListenError(Exception):
     """The address cannot be listened on; the message names the remedy."""
@@ -79,9 +89,17 @@ class WebServer:
         self,
         served: Served,
         recording: Callable[[int], RecentRecording],
+        reload: Reload | None = None,
         limits: Limits = _LIMITS,
     ) -> None:
-        """Serves nothing yet; `recording` gives the newest seconds as they are now."""
+        """Serves nothing yet.
+
+        `recording` gives the newest seconds as they are now; `reload` is what /-/reload does.
+        """
+        self.scheme = "http"
+        self.web_config: WebConfigFile | None = None
+        """Who may ask; `None`: everybody."""
+        self._listener: asyncio.Server | None = None
         self._served = served
         self._download = RecordingDownload(recording)
         self._feed = LiveFeed(served, RunningVerdicts(recording, served.seconds))
@@ -93,6 +111,7 @@ class WebServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
+        app.router.add_post("/-/reload", ReloadRequest(reload).answer)
         app.router.add_get("/api/v1/pipeline", self._pipeline)
         app.router.add_get("/api/v1/timeline", self._timeline)
         app.router.add_get("/api/v1/recording", self._recording)
@@ -103,15 +122,18 @@ class WebServer:
         self.port = 0
 
     async def start(self, config: Config) -> None:
-        """Listens on the configured address.
+        """Listens on the configured address, as the web configuration says.
 
         Raises:
+            ConfigError: The web configuration cannot be used.
             CannotListenError: The address is taken or not ours.
         """
+        context = self._guarded(config.web_config_file)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, config.listen_host, config.listen_port)
         try:
-            await site.start()
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._runner.protocols(context), config.listen_host, config.listen_port
+            )
         except OSError as error:
             await self._runner.cleanup()
             address = f"{config.listen_host or '*'}:{config.listen_port}"
@@ -119,11 +141,24 @@ class WebServer:
                 f"cannot listen on {address}: {os.strerror(error.errno or 0).lower()}; "
                 "choose another address with --listen ADDRESS:PORT"
             ) from error
-        self.port = self._runner.addresses[0][1]
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    def _guarded(self, path: Path | None) -> ssl.SSLContext | None:
+        """Has all answers guarded as the file says; what accepts connections, if that is TLS."""
+        if path is None:
+            return None
+        self.web_config = file = WebConfigFile(path)
+        Guard(file).stand(self._runner.app)
+        if file.in_force.context is None:
+            return None
+        self.scheme = "https"
+        return CurrentContext.of(file.context)
 
     async def close(self) -> None:
         """Answers what is in progress, at most a second, and stops listening."""
         self._feed.close()
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:

@@ -9,6 +9,9 @@ from typing import cast
 
 from exporter.web_limits.refusals import Refusal, Refusals
 
+TLS_SHUTDOWN_SECONDS = 1.0
+"""In which a client may answer that it, too, has nothing more to say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -116,7 +119,7 @@ class Connection(asyncio.Protocol):
         raw = cast(asyncio.Transport, self._transport)
         try:
             secured = await asyncio.get_running_loop().start_tls(
-                raw, self, context, server_side=True, ssl_handshake_timeout=60
+                raw, self, context, server_side=True, ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS
             )
         except OSError as error:  # no TLS, no trust, or gone; also a cut
             self.connection_lost(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from typing import cast
 
 from aiohttp import web
@@ -16,12 +17,7 @@ KEEP_ALIVE_SECONDS = 130.0
 
 
 class LimitedRunner(web.AppRunner):
-    """A runner whose sites make connections that are bounded, and get requests that are.
-
-    Attributes:
-        tls: For connections from now on; `None`: plain HTTP. Sites get none of their own: the
-            server would know of a client only after its handshake.
-    """
+    """A runner for bounded connections and bounded requests."""
 
     def __init__(
         self, app: web.Application, limits: Limits, refusals: Refusals, *, shutdown_timeout: float
@@ -35,20 +31,19 @@ class LimitedRunner(web.AppRunner):
             keepalive_timeout=KEEP_ALIVE_SECONDS,
             lingering_time=0,  # a body that nobody reads is not waited for
         )
-        self.tls: ssl.SSLContext | None = None
         self._refusals = refusals
         self._connections = Connections(limits, refusals)
 
     async def setup(self) -> None:
-        """Makes the server; sites can be added afterwards."""
+        """Makes the server."""
         await super().setup()
-        handlers = cast(web.Server, super().server)
+        handlers = cast(web.Server, self.server)
         handlers.request_handler = bounded(handlers.request_handler, self._refusals)
 
-    @property
-    def server(self) -> web.Server | None:
-        """What a site calls for the protocol of a new connection."""
-        handlers = super().server
-        if handlers is None:
-            return None
-        return cast(web.Server, lambda: Connection(self._connections, handlers(), self.tls))
+    def protocols(self, tls: ssl.SSLContext | None) -> Callable[[], Connection]:
+        """What makes the protocol of each new connection, for the loop's `create_server`.
+
+        That gets no TLS of its own: it would tell of a client only after the handshake.
+        """
+        handlers = cast(web.Server, self.server)
+        return lambda: Connection(self._connections, handlers(), tls)

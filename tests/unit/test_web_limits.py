@@ -67,17 +67,20 @@ class Server:
         app.router.add_get("/big", self._big)
         app.router.add_get("/long", self._long)
         self._runner = LimitedRunner(app, limits, self.refusals, shutdown_timeout=1)
-        self._runner.tls = tls
+        self._tls = tls
         self._clients: list[Client] = []
 
     async def start(self) -> None:
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.port = self._runner.addresses[0][1]
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._runner.protocols(self._tls), "127.0.0.1", 0
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         for client in self._clients:
             client.writer.transport.abort()
+        self._listener.close()
         await self._runner.cleanup()
 
     async def client(self) -> Client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import ModuleType
 from exporter.records import SourceHealth, SourceUnavailableError
 from exporter.sources.journal.damage import DamageWatch
 from exporter.sources.journal.entries import SUPPRESSED_MESSAGE_ID, EntryReader, JournalMatch
-from exporter.sources.journal.position import ReadTo, settle, settle_at_end
+from exporter.sources.journal.position import ReadTo, settle, settle_at_end, settle_from_head
 
 MAX_INVALIDATIONS_A_TURN = 8
 
@@ -126,25 +127,29 @@ class JournalTail:
             reader.close()
 
     async def _settle(self, read_to: ReadTo) -> None:
-        settled = settle(self.reader, read_to, self._now_us())
+        # Before anything is sought: a reader that seeks in a damaged file drops it for good.
+        damaged = await self._newly_damaged(read_to)
+        walked = None
+        if damaged:
+            walked = await settle_from_head(self.reader, read_to, self._now_us())
+        settled = walked or settle(self.reader, read_to, self._now_us())
         self.read_to, self._on_unread = settled.read_to, settled.on_unread
         if settled.read_to.cursor is not None and not settled.on_unread:
-            self._stand_on(self.reader)
-        if settled.lost:
-            self._count_gap()
-        if await self._newly_damaged() and not settled.lost:
+            with contextlib.suppress(OSError):  # damaged: the next one is judged by itself
+                self._stand_on(self.reader)
+        if settled.lost or damaged:
             self._count_gap()
 
-    async def _newly_damaged(self) -> int:
+    async def _newly_damaged(self, read_to: ReadTo) -> int:
         if self._damage is None:
             self._damage = DamageWatch(_library().open_file, self._match)
-        if self._checked_us is None or self.read_to is None:
+        if self._checked_us is None:
             return 0
         try:
             files = list(_library().journal_files(self._directory))
         except OSError:
             return 0
-        after_us, self._checked_us = self._checked_us, self.read_to.realtime_us
+        after_us, self._checked_us = self._checked_us, read_to.realtime_us
         return await self._damage.newly_damaged(files, after_us)
 
     def _count_gap(self) -> None:
