@@ -42,7 +42,7 @@ PARTS = {
     "activity": ("exporter/activity/",),
     "pipeline": ("exporter/pipeline", "statistics.py"),
     "samples and gauges": ("sample_rings", "gpu_state", "stage_state", "stage_map"),
-    "scrape": ("collector", "web.py", "prometheus_client", "gzip", "aiohttp", "api.py"),
+    "scrape": ("collector", "web", "exposition", "prometheus_client", "gzip", "aiohttp", "api.py"),
 }
 
 
