@@ -5,7 +5,8 @@
 1. A decode-like CUDA-graph loop, in blocks A/B/B/A: in A the exporter stands still (SIGSTOP: it asks
    the driver nothing), in B it samples with its defaults, is fed and scraped. Passes a second by
    block, and the slowdown with a bootstrap interval over the units of four blocks.
-2. Processor time of the exporter and of nvitop-exporter at its default interval: each alone, then
+2. Single driver calls, ours and nvitop's: what they take, and how much of it is processor time.
+3. Processor time of the exporter and of nvitop-exporter at its default interval: each alone, then
    both at once, beside the same loop.
 
 Every result is printed when it is there, so that a run that is cut short leaves what it had.
@@ -282,6 +283,23 @@ class Bench:
             row = judged["pass_microseconds"][kind]
             print(f"| {name} | " + " | ".join(f"{row[p]:.1f}" for p in row) + " |")
 
+    def calls(self) -> None:
+        """What single driver calls take; nobody else asks meanwhile, GPM has one client."""
+        print("", flush=True)
+        command = [sys.executable, "-m", "bench.driver_call_costs", "--times", "15"]
+        environment = {**os.environ, **self.environment()}
+        said = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        print(said, flush=True)
+        self.say("calls", said.split("\n"))
+
     # --- what watching costs --------------------------------------------------------------------
 
     def processes(self) -> None:
@@ -369,7 +387,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--output", type=Path, required=True, help="folder for what came out")
-    parser.add_argument("--units", type=int, default=10, help="of four blocks")
+    parser.add_argument("--units", type=int, default=9, help="of four blocks")
     parser.add_argument("--block-seconds", type=float, default=2.0)
     parser.add_argument("--process-seconds", type=float, default=20.0, help="each of three")
     parser.add_argument("--dry-run", action="store_true", help="no GPU: a fake driver")
@@ -382,6 +400,7 @@ def main() -> int:
         print(f"{bench.results['gpu']}: {bench.bare():.2f} passes a second with no exporter\n")
         whole = attempt("the blocks", bench.blocks)
         print(f"\n{bench.bare():.2f} passes a second with no exporter", flush=True)
+        whole &= attempt("the calls", bench.calls)
         whole &= attempt("the processes", bench.processes)
     print(f"\ntook {time.monotonic() - began:.0f} s")
     return 0 if whole else 1

@@ -87,7 +87,9 @@ OURS = shown(
 THEIRS = shown(rf'^batches_total{{[^}}]*pp_rank="{PROBED_STAGE}"[^}}]*}} (\S+)')
 
 
-def latency(scraper: Scraper, read: Callable[[bytes], float], written_at: float, count: int) -> float:
+def latency(
+    scraper: Scraper, read: Callable[[bytes], float], written_at: float, count: int
+) -> float:
     """Seconds from the writing to the end of the first answer that shows it."""
     while True:
         _, text = scraper.scrape()
@@ -99,7 +101,9 @@ def latency(scraper: Scraper, read: Callable[[bytes], float], written_at: float,
         time.sleep(POLL_SECONDS)
 
 
-def probe(log: Log, ours: Scraper, theirs: Scraper | None, probes: int) -> tuple[list[float], list[float]]:
+def probe(
+    log: Log, ours: Scraper, theirs: Scraper | None, probes: int
+) -> tuple[list[float], list[float]]:
     """Latencies of the exporter and of the peer, in turn, at random instants."""
     rng = random.Random(8)
     found: tuple[list[float], list[float]] = ([], [])
@@ -114,7 +118,9 @@ def probe(log: Log, ours: Scraper, theirs: Scraper | None, probes: int) -> tuple
     return found
 
 
-def run(folder: Path, probes: int, mtail_port: int | None, text: IO[str]) -> tuple[list[float], list[float]]:
+def run(
+    folder: Path, probes: int, mtail_port: int | None, text: IO[str]
+) -> tuple[list[float], list[float]]:
     """The exporter beside mtail, or alone."""
     journal = folder / "journal"
     arguments = ["serve", "--no-nvml", "--journal-dir", str(journal), "--unit", UNIT]

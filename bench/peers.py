@@ -92,13 +92,17 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, said: Pa
     give_up_at = time.monotonic() + START_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:  # noqa: S310  # our own http URL
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}/metrics", timeout=5
+            ) as answer:  # our own http URL
                 answer.read()
                 return
         except OSError:
             if process.poll() is not None or time.monotonic() > give_up_at:
                 text = said.read_text(errors="replace").strip().split("\n")[-1]
-                raise PeerAbsentError(f"{Path(process.args[0]).name} did not start: {text}") from None  # type: ignore[index]  # given as a list
+                raise PeerAbsentError(
+                    f"{Path(process.args[0]).name} did not start: {text}"
+                ) from None  # type: ignore[index]  # given as a list
             time.sleep(0.1)
 
 

@@ -106,6 +106,7 @@ def played(
     """The exporter with its defaults; `costs`: driver calls burn what an H200's do."""
     folder.mkdir(exist_ok=True)
     fake = rhythmic_gpus(folder / "nvml", stages)
+    fake.control.xid_nap_ms = 1000  # the real driver's wait for XIDs blocks
     journal = folder / "journal"
     config = configuration(folder, journal, stages)
     given = fake.environment(measured_costs=costs) | dict(environment or {})

@@ -31,8 +31,11 @@ def processor_seconds(pid: int) -> float:
     Raises:
         OSError: The process is gone.
     """
-    # The clock of a process, as clock_getcpuclockid(3) makes it.
-    return time.clock_gettime((~pid << 3) | _SCHEDULED_TIME)
+    try:
+        # The clock of a process, as clock_getcpuclockid(3) makes it.
+        return time.clock_gettime((~pid << 3) | _SCHEDULED_TIME)
+    except OSError:  # not every kernel has it for other processes
+        return _ticks(_PROC / str(pid) / "stat")
 
 
 def _of_task(task: Path) -> float | None:
@@ -41,10 +44,14 @@ def _of_task(task: Path) -> float | None:
     except (OSError, ValueError, IndexError):
         pass
     try:
-        # After the name, which may hold spaces: state is field 3, utime 14, stime 15.
-        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        return _ticks(task / "stat")
     except OSError:
         return None  # it ended meanwhile
+
+
+def _ticks(stat: Path) -> float:
+    # After the name, which may hold spaces: state is field 3, utime 14, stime 15.
+    fields = stat.read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 

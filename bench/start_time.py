@@ -32,7 +32,9 @@ PROMPT_BYTES = 5000
 LOOK_EVERY_SECONDS = 0.01
 MOST_SECONDS = 60.0
 MODEL = "/models/kimi"
-ARGUMENTS = f"[2026-11-30 10:00:00] server_args=ServerArgs(model_path='{MODEL}', tp_size=1, pp_size=8)"
+ARGUMENTS = (
+    f"[2026-11-30 10:00:00] server_args=ServerArgs(model_path='{MODEL}', tp_size=1, pp_size=8)"
+)
 _BATCH = 5000
 
 
@@ -51,7 +53,7 @@ def fill(writer: JournalWriter, size: int) -> int:
             number += 1
             if number % 5 == 0:
                 start = rng.randrange(len(prompt) - PROMPT_BYTES)
-                text = f"Receive: obj=GenerateReqInput(text='{number}{prompt[start:start + PROMPT_BYTES]}')"
+                text = f"Receive: obj=GenerateReqInput(text='{number}{prompt[start : start + PROMPT_BYTES]}')"
                 writer.write(text, pid=3999, cmdline="python -m sglang.launch_server")
             elif number % 5 == 1:
                 writer.write(other_line(number), pid=3999, cmdline="python -m sglang.launch_server")

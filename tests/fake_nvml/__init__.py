@@ -91,7 +91,8 @@ def _control_type() -> type[ctypes.Structure]:
             ("measured_costs", ctypes.c_uint32),
             *((name, ctypes.c_uint64) for name in ("virtual_now_us", "generation")),
             *((name, ctypes.c_uint32) for name in ("utilization_us", "utilization_kept")),
-            *((name, ctypes.c_uint32) for name in ("power_us", "power_kept", "gpm_nan", "unused")),
+            *((name, ctypes.c_uint32) for name in ("power_us", "power_kept")),
+            *((name, ctypes.c_uint32) for name in ("gpm_nan", "xid_nap_ms")),
             ("fault", ctypes.c_uint32 * number * (MAX_GPUS + 1)),
             ("hang_ms", ctypes.c_uint32 * number * (MAX_GPUS + 1)),
             ("calls", ctypes.c_uint64 * number * (MAX_GPUS + 1)),
@@ -123,6 +124,7 @@ class FakeNvml:
         self.control.gpu_count = gpus
         self.control.utilization_us, self.control.utilization_kept = 200_000, 71
         self.control.power_us, self.control.power_kept = 20_000, 119
+        self.control.xid_nap_ms = 10
         for gpu in range(MAX_GPUS):
             self._furnish(gpu)
 

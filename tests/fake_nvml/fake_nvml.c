@@ -36,10 +36,15 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
     F(nvmlDeviceGetTotalEnergyConsumption, 2800) F(nvmlDeviceGetMemoryInfo_v2, 8)               \
     F(nvmlDeviceGetTemperature, 2) F(nvmlDeviceGetClockInfo, 2)                                 \
     F(nvmlDeviceGetCurrentClocksEventReasons, 2) F(nvmlDeviceGetFieldValues, 210)               \
-    F(nvmlDeviceGetComputeRunningProcesses_v3, 35) F(nvmlDeviceGetPcieThroughput, 20800)        \
+    F(nvmlDeviceGetComputeRunningProcesses_v3, 35) F(nvmlDeviceGetPcieThroughput, 0)            \
     F(nvmlGpmQueryDeviceSupport, 1) F(nvmlGpmSampleAlloc, 1) F(nvmlGpmSampleGet, 37)            \
     F(nvmlGpmMetricsGet, 5000) F(nvmlGpmSampleFree, 1) F(nvmlEventSetCreate, 1)                 \
-    F(nvmlDeviceRegisterEvents, 1) F(nvmlEventSetWait_v2, 0) F(nvmlEventSetFree, 1)
+    F(nvmlDeviceRegisterEvents, 1) F(nvmlEventSetWait_v2, 0) F(nvmlEventSetFree, 1)             \
+    /* Asked by peers, not by the exporter; cost as of the other cached values. */              \
+    F(nvmlSystemGetDriverVersion, 2) F(nvmlSystemGetCudaDriverVersion_v2, 2)                    \
+    F(nvmlDeviceGetFanSpeed, 2) F(nvmlDeviceGetPowerManagementLimit, 2)                         \
+    F(nvmlDeviceGetEncoderUtilization, 2) F(nvmlDeviceGetDecoderUtilization, 2)                 \
+    F(nvmlDeviceGetGraphicsRunningProcesses_v3, 35)
 
 #define AS_ENUM(name, cost) F_##name,
 enum function { FUNCTIONS(AS_ENUM) FUNCTION_COUNT };
@@ -70,7 +75,7 @@ struct control {
     uint64_t virtual_now_us;
     uint64_t generation; /* written here: how often the library was initialized */
     uint32_t utilization_us, utilization_kept, power_us, power_kept;
-    uint32_t gpm_nan, unused;
+    uint32_t gpm_nan, xid_nap_ms;
     uint32_t fault[MAX_GPUS + 1][FUNCTION_COUNT];   /* return code; the last row is for all */
     uint32_t hang_ms[MAX_GPUS + 1][FUNCTION_COUNT]; /* taken by the call that serves it */
     uint64_t calls[MAX_GPUS + 1][FUNCTION_COUNT];   /* written here; the last row counts all */
@@ -310,8 +315,10 @@ int nvmlDeviceGetClockInfo(struct device *device, unsigned clock, unsigned *mega
     return SUCCESS;
 }
 
+/* Measured to take 20.8 ms, which it waits rather than works. */
 int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, unsigned *value) {
     ENTER_DEVICE(nvmlDeviceGetPcieThroughput);
+    if (control->measured_costs) nap_ms(20);
     *value = counter;
     return SUCCESS;
 }
@@ -344,6 +351,49 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *cou
     *count = found;
     return found && (!processes || found > room) ? INSUFFICIENT_SIZE : SUCCESS;
 }
+
+/* Only compute processes run here. */
+int nvmlDeviceGetGraphicsRunningProcesses_v3(struct device *device, unsigned *count,
+                                             struct process *processes) {
+    ENTER_DEVICE(nvmlDeviceGetGraphicsRunningProcesses_v3);
+    (void)processes;
+    *count = 0;
+    return SUCCESS;
+}
+
+/* --- what peers ask ------------------------------------------------------------------------- */
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    ENTER(nvmlSystemGetDriverVersion);
+    snprintf(version, length, "580.159.04");
+    return SUCCESS;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    ENTER(nvmlSystemGetCudaDriverVersion_v2);
+    *version = 13000;
+    return SUCCESS;
+}
+
+int nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+
+GAUGE(nvmlDeviceGetPowerManagementLimit, unsigned, STATE->limit_watts * 1000)
+
+/* No fan: a server's card. */
+int nvmlDeviceGetFanSpeed(struct device *device, unsigned *percent) {
+    ENTER_DEVICE(nvmlDeviceGetFanSpeed);
+    (void)percent;
+    return NOT_SUPPORTED;
+}
+
+#define CODEC(function)                                                             \
+    int function(struct device *device, unsigned *percent, unsigned *period_us) {   \
+        ENTER_DEVICE(function);                                                     \
+        *percent = 0, *period_us = 167000;                                          \
+        return SUCCESS;                                                             \
+    }
+CODEC(nvmlDeviceGetEncoderUtilization)
+CODEC(nvmlDeviceGetDecoderUtilization)
 
 /* --- rings ---------------------------------------------------------------------------------- */
 
@@ -454,7 +504,8 @@ int nvmlDeviceRegisterEvents(struct device *device, uint64_t types, struct event
 }
 
 int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned timeout_ms) {
-    for (unsigned waited = 0;; waited += 10) {
+    unsigned nap = control->xid_nap_ms;
+    for (unsigned waited = 0;; waited += nap) {
         int code = enter(F_nvmlEventSetWait_v2, -1);
         if (code) return code;
         if (set->generation != control->generation) return UNINITIALIZED;
@@ -466,6 +517,6 @@ int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned tim
             return SUCCESS;
         }
         if (waited >= timeout_ms) return TIMEOUT;
-        nap_ms(10);
+        nap_ms((int)nap);
     }
 }
