@@ -39,12 +39,7 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
     F(nvmlDeviceGetComputeRunningProcesses_v3, 35) F(nvmlDeviceGetPcieThroughput, 0)            \
     F(nvmlGpmQueryDeviceSupport, 1) F(nvmlGpmSampleAlloc, 1) F(nvmlGpmSampleGet, 37)            \
     F(nvmlGpmMetricsGet, 5000) F(nvmlGpmSampleFree, 1) F(nvmlEventSetCreate, 1)                 \
-    F(nvmlDeviceRegisterEvents, 1) F(nvmlEventSetWait_v2, 0) F(nvmlEventSetFree, 1)             \
-    /* Asked by peers, not by the exporter; cost as of the other cached values. */              \
-    F(nvmlSystemGetDriverVersion, 2) F(nvmlSystemGetCudaDriverVersion_v2, 2)                    \
-    F(nvmlDeviceGetFanSpeed, 2) F(nvmlDeviceGetPowerManagementLimit, 2)                         \
-    F(nvmlDeviceGetEncoderUtilization, 2) F(nvmlDeviceGetDecoderUtilization, 2)                 \
-    F(nvmlDeviceGetGraphicsRunningProcesses_v3, 35)
+    F(nvmlDeviceRegisterEvents, 1) F(nvmlEventSetWait_v2, 0) F(nvmlEventSetFree, 1)
 
 #define AS_ENUM(name, cost) F_##name,
 enum function { FUNCTIONS(AS_ENUM) FUNCTION_COUNT };
@@ -352,48 +347,51 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *cou
     return found && (!processes || found > room) ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
-/* Only compute processes run here. */
-int nvmlDeviceGetGraphicsRunningProcesses_v3(struct device *device, unsigned *count,
-                                             struct process *processes) {
-    ENTER_DEVICE(nvmlDeviceGetGraphicsRunningProcesses_v3);
-    (void)processes;
-    *count = 0;
+/* --- what only peers ask: answered, but neither counted nor made to fail --------------------- */
+
+static int enter_peer(int cost_us) {
+    if (!control || !initialized) return UNINITIALIZED;
+    if (control->measured_costs) spin_us(cost_us);
     return SUCCESS;
 }
-
-/* --- what peers ask ------------------------------------------------------------------------- */
 
 int nvmlSystemGetDriverVersion(char *version, unsigned length) {
-    ENTER(nvmlSystemGetDriverVersion);
     snprintf(version, length, "580.159.04");
-    return SUCCESS;
+    return enter_peer(2);
 }
 
-int nvmlSystemGetCudaDriverVersion_v2(int *version) {
-    ENTER(nvmlSystemGetCudaDriverVersion_v2);
+int nvmlSystemGetCudaDriverVersion(int *version) {
     *version = 13000;
-    return SUCCESS;
+    return enter_peer(2);
 }
 
-int nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+int nvmlDeviceGetPowerManagementLimit(struct device *device, unsigned *milliwatts) {
+    *milliwatts = (unsigned)(STATE->limit_watts * 1000);
+    return enter_peer(2);
+}
 
-GAUGE(nvmlDeviceGetPowerManagementLimit, unsigned, STATE->limit_watts * 1000)
-
-/* No fan: a server's card. */
 int nvmlDeviceGetFanSpeed(struct device *device, unsigned *percent) {
-    ENTER_DEVICE(nvmlDeviceGetFanSpeed);
-    (void)percent;
-    return NOT_SUPPORTED;
+    (void)device, (void)percent;
+    int code = enter_peer(2);
+    return code ? code : NOT_SUPPORTED; /* a server's card has none */
 }
 
-#define CODEC(function)                                                             \
-    int function(struct device *device, unsigned *percent, unsigned *period_us) {   \
-        ENTER_DEVICE(function);                                                     \
-        *percent = 0, *period_us = 167000;                                          \
-        return SUCCESS;                                                             \
+#define CODEC(function)                                                           \
+    int function(struct device *device, unsigned *percent, unsigned *period_us) { \
+        (void)device;                                                             \
+        *percent = 0, *period_us = 167000;                                        \
+        return enter_peer(2);                                                     \
     }
 CODEC(nvmlDeviceGetEncoderUtilization)
 CODEC(nvmlDeviceGetDecoderUtilization)
+
+/* Only compute processes run here. */
+int nvmlDeviceGetGraphicsRunningProcesses_v3(struct device *device, unsigned *count,
+                                             struct process *processes) {
+    (void)device, (void)processes;
+    *count = 0;
+    return enter_peer(35);
+}
 
 /* --- rings ---------------------------------------------------------------------------------- */
 
