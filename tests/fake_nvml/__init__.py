@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pynvml
 
-MAX_GPUS = 16
+MAX_GPUS = 64
 MAX_PROCESSES = 4
 ALL = MAX_GPUS
 """The row of faults, hangs and call counts that stands for every GPU."""
@@ -133,7 +133,7 @@ class FakeNvml:
         card.period_seconds, card.duty, card.phase_seconds = 0.37 + gpu / 100, 0.5, gpu / 7
         card.idle_watts, card.busy_watts, card.limit_watts = 80.0, 600.0, 700.0
         card.sm, card.occupancy, card.dram, card.tensor, card.graphics = 90, 12, 60, 3, 99
-        card.memory_used, card.memory_total = (100 + gpu) << 30, 141 << 30
+        card.memory_used, card.memory_total = (100 + gpu % 16) << 30, 141 << 30
         card.gpm_supported = card.rings_supported = card.persistence_mode = 1
         card.serial = gpu
 

@@ -21,7 +21,7 @@
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
        INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, IN_USE = 19 };
 
-#define MAX_GPUS 16
+#define MAX_GPUS 64
 #define MAX_PROCESSES 4
 #define LAYOUT 0x4e564d4cu /* changes with struct control */
 
