@@ -9,10 +9,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from prometheus_client.exposition import generate_latest
-
 from exporter.collector import SnapshotCollector
 from exporter.config import Config, ServerConfig
+from exporter.exposition import exposition
 from exporter.ingest import Feed, Ingest
 from exporter.live_sources import live_ingest
 from exporter.positions import PositionStore, default_path
@@ -113,7 +112,8 @@ def replay_once(path: Path) -> str:
         log.warning("%s", summary)
     ingest.finish()
     snapshot = ingest.snapshot()
-    return generate_latest(SnapshotCollector(snapshot, ingest.state(snapshot), None)).decode()
+    text, _ = exposition(SnapshotCollector(snapshot, ingest.state(snapshot), None), accept="")
+    return text.decode()
 
 
 async def replay(path: Path, config: Config) -> None:

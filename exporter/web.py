@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aiohttp import web
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
 from exporter.api import pipeline_json, timeline_json
 from exporter.collector import ExporterState, SnapshotCollector
 from exporter.config import Config
+from exporter.exposition import exposition
 from exporter.page.feed import LiveFeed
 from exporter.page.files import PageFiles
 from exporter.page.stream import LiveStream
@@ -74,14 +74,6 @@ class Served(Protocol):
 
 class CannotListenError(Exception):
     """The address cannot be listened on; the message names the remedy."""
-
-
-def exposition(served: Served, accept: str, process: ProcessCollector | None) -> tuple[bytes, str]:
-    """The metrics of this instant and their content type, in the format `accept` asks for."""
-    snapshot = served.snapshot()
-    encode, content_type = choose_encoder(accept)
-    collector = SnapshotCollector(snapshot, served.state(snapshot), process)
-    return encode(collector), content_type
 
 
 class WebServer:
@@ -138,9 +130,9 @@ class WebServer:
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        body, content_type = exposition(
-            self._served, request.headers.get("Accept", ""), self._process
-        )
+        snapshot = self._served.snapshot()
+        collector = SnapshotCollector(snapshot, self._served.state(snapshot), self._process)
+        body, content_type = exposition(collector, request.headers.get("Accept", ""))
         headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
         if _takes_gzip(request.headers.get("Accept-Encoding", "")):
             body = gzip.compress(body, GZIP_LEVEL, mtime=0)
