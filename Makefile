@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system demo test soak lint format docs docs-check dashboards dashboards-check previews bench golden clean
+.PHONY: help install system install-service uninstall-service demo test soak lint format docs docs-check dashboards dashboards-check manifests previews bench golden image image-test clean
 
 help: ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-17s %s\n", $$1, $$2}'
@@ -25,6 +25,14 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
 
 install: $(VENV)/.dev ## Build .venv with the exporter in it
 
+# Not one of ours: a service cannot see a home folder. `make install-service PYTHON=…` names another.
+install-service: PYTHON := /usr/bin/python3
+install-service: ## Run it as a systemd service (root; DESTDIR, PREFIX, PYTHON); docs/systemd.md
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PYTHON="$(PYTHON)" deploy/setup/install-service
+
+uninstall-service: ## Undo that; PURGE=1 removes configuration and reading positions, too
+	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" PURGE="$(PURGE)" deploy/setup/install-service --undo
+
 demo: $(VENV)/.dev ## Run the exporter against an embedded PP8 server: http://127.0.0.1:10810
 	$(BIN)/sglang-pipeline-exporter demo
 
@@ -40,6 +48,7 @@ lint: $(VENV)/.dev ## ruff, mypy strict, import-linter, codespell, yamllint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy deploy/kubernetes/build_manifests.py
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/yamllint .
@@ -60,6 +69,9 @@ dashboards: $(VENV)/.dev ## Rewrite grafana/dashboards from the code that builds
 dashboards-check: $(VENV)/.dev ## Fail if a dashboard is not what the code builds
 	$(BIN)/python -m grafana.build_dashboards --check
 
+manifests: $(VENV)/.dev ## Rewrite what is generated in deploy/kubernetes (a test holds it)
+	$(BIN)/python deploy/kubernetes/build_manifests.py
+
 previews: $(VENV)/.dev ## Draw docs/images from live demos (12 minutes; needs Debian's chromium)
 	$(BIN)/python -m bench.page_previews --output docs/images
 	$(BIN)/python -m bench.previews --output docs/images
@@ -69,6 +81,12 @@ bench: $(VENV)/.dev ## The exporter beside its peers: a table of ratios (20 minu
 
 golden: $(VENV)/.dev ## Rewrite expected files; review the diff like code
 	$(BIN)/python -m pytest -m "not soak" --update-golden tests/test_golden.py
+
+image: ## Build the container image with docker, podman or buildah
+	@deploy/container/build
+
+image-test: $(VENV)/.dev ## Build the image from nothing and run it (root, buildah, debootstrap)
+	@$(BIN)/python -m tests.image
 
 clean: ## Remove what was built here
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

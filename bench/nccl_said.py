@@ -14,7 +14,8 @@ from bench.nccl_witness import SERVER
 from exporter.diagnose.outcome import diagnose_watch
 from exporter.diagnosis.verdict import Diagnosis
 from exporter.diagnosis.watch import Watch
-from exporter.ingest import Feed, Ingest
+from exporter.ingest import Ingest
+from exporter.kept_sources import Feed
 from exporter.pipeline.clock import Second
 from exporter.recordings.reader import read_records
 from exporter.recordings.writer import RecordingWriter

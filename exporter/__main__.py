@@ -14,6 +14,9 @@ def main() -> int:
     # that of a dataclass, even if it is caught. A SIGINT that is ignored (nohup) stays so.
     if catches := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: sys.exit(_say_interrupted()))
+    if sys.argv[1:2] == ["serve"]:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the configuration is not read yet
     from exporter.cli import main as run  # noqa: PLC0415  # takes most of a second
 
     if catches:

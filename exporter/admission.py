@@ -83,6 +83,10 @@ class Admission:
             server.configure(facts.facts)
         server.bound(facts.facts)
 
+    def forget(self, server: str) -> None:
+        """Drops what is known of a server."""
+        self._servers.pop(server, None)
+
 
 # --- where it runs -----------------------------------------------------------------------------
 

@@ -27,7 +27,9 @@ class HintLog:
 
     def look(self, healths: Iterable[SourceHealth]) -> None:
         """Takes note of every source's hint now."""
-        for health in healths:
+        present = {health.name: health for health in healths}
+        self._told = {name: hint for name, hint in self._told.items() if name in present}
+        for health in present.values():
             hint = health.last_error
             if health.up and hint and self._told.get(health.name) != hint:
                 self._told[health.name] = hint
@@ -43,6 +45,9 @@ class MethodLog:
 
     def look(self, snapshot: Snapshot) -> None:
         """Takes note of every stage's method now."""
+        present = {server.name for server in snapshot.servers}
+        self._told = {stage: told for stage, told in self._told.items() if stage[0] in present}
+        self._seen = {stage: seen for stage, seen in self._seen.items() if stage[0] in present}
         for server in snapshot.servers:
             for pipeline in server.pipelines:
                 for stage in pipeline.stages:

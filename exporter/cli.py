@@ -14,13 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, compare_command, daemon, recorder
+from exporter import __version__, check_command, compare_command, daemon, recorder
 from exporter.comparison.run import ReportError
 from exporter.config import (
     DEFAULT_PORT,
     Config,
     ConfigError,
-    load,
     parse_listen,
 )
 from exporter.diagnose import command as diagnose_command
@@ -31,6 +30,7 @@ from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
 from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
+from exporter.reload import ConfigSource
 from exporter.simulator import SCENARIOS
 from exporter.source_options import add_sources, config_of
 from exporter.standard_output import CannotPrintError, put
@@ -109,6 +109,13 @@ def _add_listen(parser: argparse.ArgumentParser, default: str = "") -> None:
         metavar="ADDRESS:PORT",
         help=f"where to serve HTTP; :PORT means all addresses (default: {default}:{DEFAULT_PORT})",
     )
+    parser.add_argument(
+        "--web.config.file",
+        dest="web_config_file",
+        type=Path,
+        metavar="FILE",
+        help="TLS, passwords and headers, in the format of Prometheus exporters (docs/web-config.md)",
+    )
 
 
 def _add_serve(commands: _Commands) -> None:
@@ -120,6 +127,12 @@ def _add_serve(commands: _Commands) -> None:
         type=Path,
         metavar="FILE",
         help="where reading positions are kept (default: $STATE_DIRECTORY or ~/.local/state)",
+    )
+    serve.add_argument(
+        "--web.enable-reload",
+        action="store_true",
+        dest="web_enable_reload",
+        help="let POST /-/reload read the configuration again, as SIGHUP does",
     )
 
 
@@ -186,10 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     diagnose_options.add_arguments(diagnose)
     add_sources(diagnose)
     compare_command.add_arguments(_add_command(commands, "compare", compare_command))
-    check = commands.add_parser(
-        "check-config", help="check a configuration file, name all mistakes"
-    )
-    check.add_argument("file", type=Path, metavar="FILE")
+    check_command.add_arguments(commands.add_parser("check-config", help=check_command.HELP))
     return parser
 
 
@@ -201,6 +211,7 @@ def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
     listen = getattr(arguments, "listen", None)
     if listen is not None:
         config = replace(config, listen_host=listen[0], listen_port=listen[1])
+    config = replace(config, web_config_file=getattr(arguments, "web_config_file", None))
     state_file = getattr(arguments, "state_file", None)
     return config if state_file is None else replace(config, state_file=state_file)
 
@@ -208,7 +219,8 @@ def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "serve":
-            asyncio.run(daemon.serve(_config(arguments)))
+            source = ConfigSource(arguments.config, lambda: _config(arguments))
+            asyncio.run(daemon.serve(source, reload_over_http=arguments.web_enable_reload))
         case "demo":
             with tempfile.TemporaryDirectory(prefix="sglang-pipeline-demo-") as directory:
                 # Everything is made up and nothing is protected: for this machine alone by default.
@@ -229,9 +241,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 daemon.replay(arguments.recording, _with_listen(Config(servers=()), arguments))
             )
         case "check-config":
-            config = load(arguments.file)
-            names = ", ".join(server.name for server in config.servers)
-            put(f"{arguments.file}: good (servers: {names})\n")
+            check_command.run(arguments)
     return EXIT_OK
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from prometheus_client.metrics_core import (
@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import (
 from exporter import metric_catalog as catalog
 from exporter.metric_catalog import BATCH_SIZE_BUCKETS, CATALOG, INFO_FACTS, MetricType
 from exporter.pipeline.figures import PipelineFigures
-from exporter.records import DriverHealth, SourceHealth
+from exporter.records import ConfigHealth, DriverHealth, SourceHealth
 from exporter.snapshot import GpuSnapshot, ModeSnapshot, ServerSnapshot, Snapshot, StageSnapshot
 
 
@@ -39,7 +39,13 @@ class ExporterState:
     unverified_lines: Mapping[str, int]
     """By source name."""
     recommendations: tuple[str, ...]
-    config_reload_succeeded: bool
+    config: ConfigHealth
+    retired: SourceHealth
+    """Counts of sources that were replaced or removed."""
+    crashes: Mapping[str, int]
+    """By task."""
+    http_refused: Mapping[str, int] = field(default_factory=dict)
+    """Connections and requests, by reason."""
 
 
 class SnapshotCollector:
@@ -196,25 +202,31 @@ class SnapshotCollector:
             self._put(catalog.UNVERIFIED_LINES, (name,), count)
         for setting in state.recommendations:
             self._put(catalog.RECOMMENDATION, (setting,), 1)
+        for task, count in sorted(state.crashes.items()):
+            self._put(catalog.CRASHES, (task,), count)
+        counted = (*state.sources, state.retired)
         lags = [s.lag_seconds for s in state.sources if s.lag_seconds is not None]
         for key, value in (
-            (catalog.JOURNAL_LINES, sum(s.lines for s in state.sources)),
-            (catalog.JOURNAL_GAPS, sum(s.gaps for s in state.sources)),
+            (catalog.JOURNAL_LINES, sum(s.lines for s in counted)),
+            (catalog.JOURNAL_GAPS, sum(s.gaps for s in counted)),
             (
                 catalog.JOURNAL_SUPPRESSED_MESSAGES,
-                sum(s.suppressed_messages for s in state.sources),
+                sum(s.suppressed_messages for s in counted),
             ),
             (catalog.JOURNAL_LAG_SECONDS, max(lags, default=None)),
             (catalog.UNKNOWN_FIELDS, snapshot.unknown_fields),
-            (catalog.CONFIG_LAST_RELOAD_SUCCESSFUL, int(state.config_reload_succeeded)),
+            (catalog.CONFIG_LAST_RELOAD_SUCCESSFUL, int(state.config.newest_in_force)),
+            (catalog.CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP, state.config.loaded_at),
         ):
             self._put(key, (), value)
+        for reason, count in state.http_refused.items():
+            self._put(catalog.HTTP_REFUSED, (reason,), count)
         self._rejected()
         self._driver()
 
     def _rejected(self) -> None:
         refused = {reason.value: count for reason, count in self._snapshot.refused_lines.items()}
-        for source in self._state.sources:
+        for source in (*self._state.sources, self._state.retired):
             for reason, count in source.read_refusals.items():
                 refused[reason.value] = refused.get(reason.value, 0) + count
         for label, count in sorted(refused.items()):

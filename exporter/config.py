@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from exporter.records import FactValue
 from exporter.setting_values import (
@@ -19,7 +16,8 @@ from exporter.setting_values import (
     read_name,
     shown,
 )
-from exporter.settings import INPUTS, SERVER_SETTINGS, SETTINGS, Setting
+from exporter.settings import INPUTS, SERVER_SETTINGS, SETTINGS
+from exporter.yaml_settings import read_settings, read_yaml
 
 __all__ = [
     "DEFAULT_PORT",
@@ -36,6 +34,7 @@ __all__ = [
 ]
 
 _MOST_BYTES = 256 << 10
+_ELSEWHERE = {setting.key: "it belongs to an entry of `servers`" for setting in SERVER_SETTINGS}
 
 
 class ConfigError(Exception):
@@ -75,6 +74,8 @@ class Config:
     """`None`: this machine's own journal."""
     state_file: Path | None = None
     """Where reading positions are kept; `None`: the default of the state directory."""
+    web_config_file: Path | None = None
+    """TLS, passwords and headers, in exporter-toolkit's format; `None`: plain HTTP for everybody."""
     from_start: bool = False
     nvml: bool = True
     """Whether GPUs are read at all."""
@@ -112,7 +113,7 @@ def parse(text: str) -> Config:
     Raises:
         ConfigError: It has mistakes: all of them are named.
     """
-    document, mistakes = _read_yaml(text)
+    document, mistakes = read_yaml(text)
     if document is None and not mistakes:
         raise ConfigError("the configuration is empty; write at least `servers:`, or give no file")
     if document is None:
@@ -142,7 +143,7 @@ def build(document: object) -> Config:
         ConfigError: It has mistakes: all of them are named.
     """
     mistakes: list[str] = []
-    values = _read_settings(document, SETTINGS, "", mistakes)
+    values = read_settings(document, SETTINGS, "", mistakes, _ELSEWHERE)
     entries = values.pop("servers", [{"unit": DEFAULT_UNIT}])
     servers = [
         _build_server(entry, f"servers[{index}]", mistakes) for index, entry in enumerate(entries)
@@ -176,7 +177,7 @@ def default_server_name(server: ServerConfig) -> str:
 
 def _build_server(entry: object, path: str, mistakes: list[str]) -> ServerConfig | None:
     found = len(mistakes)
-    values = _read_settings(entry, SERVER_SETTINGS, path, mistakes)
+    values = read_settings(entry, SERVER_SETTINGS, path, mistakes)
     given = [key for key in INPUTS if isinstance(entry, dict) and _is_given(entry.get(key))]
     if isinstance(entry, dict) and len(given) != 1:
         said = f"{' and '.join(given)} are given" if given else "no input is given"
@@ -206,85 +207,3 @@ def _check_together(servers: Sequence[ServerConfig | None], mistakes: list[str])
                 mistakes.append(
                     f"servers[{index}].{key}: {shown(value)} is that of servers[{first}] too"
                 )
-
-
-def _read_settings(
-    values: object, settings: Sequence[Setting], path: str, mistakes: list[str]
-) -> dict[str, Any]:
-    """The values given, read; a key with nothing behind it counts as left out."""
-    if not isinstance(values, dict):
-        place = path or "the configuration"
-        mistakes.append(f"{place}: {shown(values)} is not a mapping of settings to values")
-        return {}
-    known = {setting.key: setting for setting in settings}
-    prefix = f"{path}." if path else ""
-    read: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in known:
-            mistakes.append(_unknown_key(key, known, prefix))
-        elif value is not None:
-            try:
-                read[key] = known[key].read(value)
-            except WrongValueError as error:
-                mistakes += [f"{prefix}{key}{below}: {what}" for below, what in error.mistakes]
-    return read
-
-
-def _unknown_key(key: object, known: Mapping[str, Setting], prefix: str) -> str:
-    nearest = difflib.get_close_matches(str(key), known, n=1)
-    elsewhere = {setting.key for setting in SERVER_SETTINGS} - known.keys()
-    if nearest:
-        hint = f"did you mean {nearest[0]}?"
-    elif key in elsewhere:
-        hint = "it belongs to an entry of `servers`"
-    else:
-        hint = f"known here: {', '.join(known)}"
-    place = key if isinstance(key, str) and key.isprintable() and len(key) <= 64 else shown(key)
-    return f"{prefix}{place}: unknown setting; {hint}"
-
-
-# --- YAML ----------------------------------------------------------------------------------------
-
-
-class _Loader(yaml.SafeLoader):
-    """Plain YAML only: no aliases (they can grow without bound), no key written twice."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.mistakes: list[str] = []
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it out
-            raise yaml.composer.ComposerError(
-                None, None, "aliases (*name) are not supported", event.start_mark
-            )
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[tuple[str, str]] = set()
-        for key, _ in node.value:
-            written = (key.tag, str(key.value))
-            if written in seen:
-                line = key.start_mark.line + 1
-                self.mistakes.append(f"line {line}: the key {shown(key.value)} is written twice")
-            seen.add(written)
-        return super().construct_mapping(node, deep)
-
-
-def _read_yaml(text: str) -> tuple[object, list[str]]:
-    """What a YAML text holds, and what is wrong with it as YAML."""
-    try:
-        loader = _Loader(text)
-        try:
-            return loader.get_single_data(), loader.mistakes
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the configuration"
-        return None, [f"{place}: not YAML: {error.problem}".replace("\n", " ")]
-    except (yaml.YAMLError, ValueError) as error:
-        return None, [f"the configuration: not YAML: {error}".replace("\n", " ")]
-    except RecursionError:
-        return None, ["the configuration: nested too deeply"]

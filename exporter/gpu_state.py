@@ -16,7 +16,8 @@ from exporter.sample_rings import SignalIntegral
 from exporter.snapshot import GpuRank, GpuSnapshot
 
 GAUGE_FRESH_SECONDS = 5.0
-"""Gauges are read once a second; older than this (a hanging driver) they are unknown."""
+"""Gauges are read once a second; older than this (a hanging driver) they are unknown, and so they
+are when they lie as far ahead: the clock was set back."""
 RARE_GAUGE_FRESH_SECONDS = 30.0
 """The same for counters of the driver that are read every ten seconds."""
 POWER_SECONDS = 600
@@ -100,14 +101,14 @@ class GpuSeries:
     def utilization_second(self, now: float) -> int | None:
         """The newest complete second of the ring; `None` if there is none or it is stale."""
         second = self.utilization.last_complete_second()
-        if second is None or self.up is False or now - (second + 1) > GAUGE_FRESH_SECONDS:
+        if second is None or self.up is False or abs(now - (second + 1)) > GAUGE_FRESH_SECONDS:
             return None
         return second
 
     def snapshot(self, now: float, ranks: tuple[GpuRank, ...]) -> GpuSnapshot:
         """The GPU at `now`."""
         gauges = self._gauges
-        if gauges is None or now - gauges.read_at > GAUGE_FRESH_SECONDS:
+        if gauges is None or abs(now - gauges.read_at) > GAUGE_FRESH_SECONDS:
             gauges = GpuGauges(self.identity.gpu, now)
         integrals = {Signal.UTILIZATION: self.utilization, Signal.POWER: self.power}
         integrals[Signal.GPM] = self.sm if self.sm.last_at is not None else self.dram
@@ -155,7 +156,7 @@ class GpuSeries:
         if (
             second is not None
             and self.up is not False
-            and now - (second + 1) <= GAUGE_FRESH_SECONDS
+            and abs(now - (second + 1)) <= GAUGE_FRESH_SECONDS
         ):
             mean = self.power.second_mean(second)
             if mean is not None:
@@ -164,7 +165,7 @@ class GpuSeries:
 
     def _rare_value(self, key: str, now: float) -> float | None:
         entry = self._rare.get(key)
-        if entry is None or now - entry[1] > RARE_GAUGE_FRESH_SECONDS:
+        if entry is None or abs(now - entry[1]) > RARE_GAUGE_FRESH_SECONDS:
             return None
         return entry[0]
 

@@ -1,4 +1,4 @@
-"""Sources → admission → model: one task a source, started again when it fails.
+"""Sources → admission → model; other sources take their place when the configuration changes.
 
 The only place where a record meets the rules and the model, live, recording or replaying. Runs on
 one event loop; a snapshot and the reading positions behind it always belong together.
@@ -7,59 +7,51 @@ one event loop; a snapshot and the reading positions behind it always belong tog
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from exporter import __version__
 from exporter.admission import Admission
 from exporter.change_log import HintLog, MethodLog
 from exporter.collector import ExporterState
+from exporter.config import ServerConfig
+from exporter.crashes import Crashes, kept_running
+from exporter.fact_order import CONFIGURATION, FactOrder
+from exporter.kept_sources import Feed, KeptSources
 from exporter.pipeline.clock import Second
 from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
 from exporter.records import (
-    FatalSourceError,
+    ConfigHealth,
+    FactValue,
+    GpusRemoved,
     LogLine,
     Record,
     ServerEvent,
     ServerFacts,
+    ServerRemoved,
     SourceHealth,
-    SourceUnavailableError,
+    StageMap,
 )
 from exporter.snapshot import Snapshot
-from exporter.sources import Position, Source
 from exporter.sources.gpus.sampler import GpuSampler
 from exporter.sources.server.probe import ServerProbe
 from exporter.stage_map import StageMapper
 
-log = logging.getLogger(__name__)
-
-FIRST_RETRY_SECONDS = 1.0
-LAST_RETRY_SECONDS = 30.0
 TICK_SECONDS = 5.0
-
-BETTER_ORIGINS = ("server_info", "configuration")
-"""Facts of these outlast lesser ones of the same launch, the last one all others."""
 
 Tap = Callable[[Record, LogLine | None], None]
 """Sees every record that reached the model, with the line it was read from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """A source and the servers whose log it reads."""
-
-    source: Source
-    server: str | None = None
-    """`None`: any server (a recording), or none (GPUs)."""
-    reads_log: bool = True
-    optional: bool = False
-    """Whether readiness does not wait for it."""
-
-
 class Ingest:
-    """Keeps all sources running and folds what they say into `model`."""
+    """Keeps all sources running and folds what they say into `model`.
+
+    Attributes:
+        model: What all records together say.
+        config_health: How the newest attempt to load the configuration went.
+        crashes: Exceptions that nobody foresaw.
+    """
 
     def __init__(
         self,
@@ -68,29 +60,33 @@ class Ingest:
         mapper: StageMapper,
         clock: Callable[[], float],
         positions: PositionStore | None = None,
-        sampler: GpuSampler | None = None,
         tap: Tap | None = None,
     ) -> None:
         self.clock = clock
-        self._feeds = tuple(feeds)
-        self._admission = Admission()
         self.model = PipelineModel()
+        self.config_health = ConfigHealth()
+        self.crashes = Crashes()
+        self._admission = Admission()
         self._mapper = mapper
         self._positions = positions
-        self._sampler = sampler
         self._tap = tap
         self._methods = MethodLog()
         self._hints = HintLog()
-        self._opened: set[str] = set()
-        self._probes = {
-            feed.server: feed.source for feed in feeds if isinstance(feed.source, ServerProbe)
-        }
-        self._better_facts: dict[str, dict[str, ServerFacts]] = {}
+        self._fact_order = FactOrder()
+        self._sources = KeptSources(
+            feeds, self.handle, ended=self._note_end, crashes=self.crashes, positions=positions
+        )
+        self._look_at_feeds()
+
+    def _look_at_feeds(self) -> None:
+        feeds = self._sources.feeds
+        self._probes = {f.server: f.source for f in feeds if isinstance(f.source, ServerProbe)}
+        self._sampler = next((f.source for f in feeds if isinstance(f.source, GpuSampler)), None)
 
     # --- records -------------------------------------------------------------------------------
 
     def learn(self, facts: ServerFacts) -> None:
-        """Takes facts that come from no source: the configuration's."""
+        """Takes facts that come from no source."""
         self._admission.learn(facts)
         self._fold(facts, None)
 
@@ -109,30 +105,18 @@ class Ingest:
         if isinstance(record, ServerFacts | ServerEvent) and record.server in self._probes:
             self._probes[record.server].hear(record)
         if isinstance(record, ServerFacts):
-            for better in self._better_than(record):
+            for better in self._fact_order.better_than(record):
                 self._admission.learn(better)
                 self._fold_one(better, None)
-
-    def _better_than(self, record: ServerFacts) -> list[ServerFacts]:
-        """Facts that outrank those just folded, in the order to fold them again."""
-        held = self._better_facts.setdefault(record.server, {})
-        if record.new_launch:
-            held.pop("server_info", None)
-        rank = 0
-        if record.origin in BETTER_ORIGINS:
-            held[record.origin] = record
-            rank = BETTER_ORIGINS.index(record.origin) + 1
-        return [
-            replace(held[origin], known_at=record.known_at)
-            for origin in BETTER_ORIGINS[rank:]
-            if origin in held
-        ]
 
     def _fold_one(self, record: Record, line: LogLine | None) -> None:
         self.model.fold(record)
         if self._tap is not None:
             self._tap(record, line)
-        for stage_map in self._mapper.fold(record):
+        self._take_maps(self._mapper.fold(record))
+
+    def _take_maps(self, maps: Sequence[StageMap]) -> None:
+        for stage_map in maps:
             self.model.fold(stage_map)
             if self._tap is not None:
                 self._tap(stage_map, None)
@@ -141,78 +125,66 @@ class Ingest:
         """The records have ended: closes all counters to the clock's instant."""
         self.model.close(self.clock())
 
+    def _note_end(self, feed: Feed) -> None:
+        if feed.server is None and feed.reads_log:
+            self.finish()
+
+    # --- configuration -------------------------------------------------------------------------
+
+    def configure(self, servers: Sequence[ServerConfig]) -> None:
+        """Takes what is configured of the servers beside their sources: facts, GPUs of stages."""
+        for server in servers:
+            self._configure_facts(server.name, server.facts)
+        self._take_maps(self._mapper.configure(servers))
+
+    async def reconfigure(self, feeds: Sequence[Feed], servers: Sequence[ServerConfig]) -> None:
+        """Goes on with other feeds and servers.
+
+        A feed that is the same is not touched. A server stays as long as its log is read from the
+        same input; of one that does not, all is forgotten, and so is it of GPUs read no more.
+        """
+        had_gpus, inputs = self._sampler is not None, _inputs(self._sources.feeds)
+        await self._sources.replace(feeds)
+        # From here on without waiting: no scrape may see half of it, no new source come before.
+        now, new_inputs = self.clock(), _inputs(feeds)
+        self._look_at_feeds()
+        for name, before in inputs.items():
+            if not before & new_inputs.get(name, frozenset()):
+                self._admission.forget(name)
+                self._fact_order.forget(name)
+                self._fold(ServerRemoved(name, now), None)
+                if name in self._probes:
+                    self._probes[name].ask_again()
+        if had_gpus and self._sampler is None:
+            self._fold(GpusRemoved(now), None)
+        self.configure(servers)
+
+    def _configure_facts(self, server: str, facts: Mapping[str, FactValue]) -> None:
+        withdrawn = self._fact_order.withdrawn(server, facts)
+        if withdrawn is None:
+            return
+        now = self.clock()
+        self.learn(ServerFacts(server, now, facts, CONFIGURATION))
+        if withdrawn:
+            told = ServerFacts(server, now, withdrawn, "server_args")
+            self._admission.learn(told)
+            self._fold_one(replace(told, origin=CONFIGURATION), None)
+
     # --- sources -------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Runs every source until canceled, or until all have ended for good.
+    async def run(self, *, stays: bool = False) -> None:
+        """Runs every source until canceled, or until all have ended for good unless it `stays`.
 
         Raises:
             FatalSourceError: Only a new process helps.
         """
-        tick = asyncio.create_task(self._tick(), name="tick")
+        tick = asyncio.create_task(
+            kept_running("housekeeping", self._tick, self.crashes), name="housekeeping"
+        )
         try:
-            async with asyncio.TaskGroup() as group:
-                for feed in self._feeds:
-                    group.create_task(self._keep_running(feed), name=feed.source.health.name)
-        except ExceptionGroup as failures:
-            # Not `except*`: older 3.11 wraps what is raised there in a group again.
-            fatal = [error for error in failures.exceptions if isinstance(error, FatalSourceError)]
-            if not fatal:
-                raise
-            raise fatal[0] from None
+            await self._sources.run(stays=stays)
         finally:
             tick.cancel()
-            for feed in self._feeds:
-                await feed.source.close()
-
-    async def _keep_running(self, feed: Feed) -> None:
-        source, name = feed.source, feed.source.health.name
-        position = self._saved_position(feed)
-        retry = FIRST_RETRY_SECONDS
-        said = None
-        while True:
-            started = None
-            try:
-                await source.open(position)
-                self._start_position(name, source)
-                started = self.clock()
-                await source.run(self.handle)
-            except SourceUnavailableError as error:
-                message = str(error)
-            except (asyncio.CancelledError, FatalSourceError):
-                raise
-            except Exception:  # the task boundary: a bug in one source must not end the others
-                log.exception("a source failed unexpectedly, it is started again source=%s", name)
-                message = "failed unexpectedly; see the exporter's log"
-            else:
-                source.health.up, source.health.last_error = False, "its input has ended"
-                log.info("a source ended source=%s lines=%d", name, source.health.lines)
-                if feed.server is None and feed.reads_log:
-                    self.finish()
-                return
-            source.health.up = False
-            source.health.last_error = message
-            if message != said:
-                log.warning("%s source=%s", message, name)
-                said = message
-            if started is not None and self.clock() - started > LAST_RETRY_SECONDS:
-                retry = FIRST_RETRY_SECONDS
-            position = source.position() or position
-            await source.close()
-            await asyncio.sleep(retry)
-            retry = min(2 * retry, LAST_RETRY_SECONDS)
-
-    def _saved_position(self, feed: Feed) -> Position | None:
-        if self._positions is None:
-            return None
-        if self._positions.damaged and feed.reads_log:
-            feed.source.health.gaps += 1  # where the life before had read to is lost
-        return self._positions.position(feed.source.health.name)
-
-    def _start_position(self, name: str, source: Source) -> None:
-        self._opened.add(name)
-        if self._positions is not None and (position := source.position()) is not None:
-            self._positions.started(name, position)
 
     async def _tick(self) -> None:
         while True:
@@ -220,16 +192,7 @@ class Ingest:
             self._methods.look(self.snapshot())
             self._hints.look(self.healths())
             if self._positions is not None:
-                self._positions.tick(self._read_positions())
-
-    def _read_positions(self) -> dict[str, Position]:
-        positions = {}
-        for feed in self._feeds:
-            name = feed.source.health.name
-            position = feed.source.position() if name in self._opened else None
-            if position is not None:
-                positions[name] = position
-        return positions
+                self._positions.tick(self._sources.positions())
 
     # --- what is served ------------------------------------------------------------------------
 
@@ -248,7 +211,11 @@ class Ingest:
     def scraped(self) -> None:
         """Keeps the positions behind the newest snapshot; called before a scrape is answered."""
         if self._positions is not None:
-            self._positions.scraped(self._read_positions())
+            self._positions.scraped(self._sources.positions())
+
+    def crashed(self, task: str, error: Exception) -> None:
+        """Counts and logs an exception nobody foresaw, of a task that goes on by itself."""
+        self.crashes.note(task, error)
 
     def state(self, snapshot: Snapshot) -> ExporterState:
         """What the exporter says about itself beside that snapshot."""
@@ -262,31 +229,29 @@ class Ingest:
             sources=self.healths(),
             driver=self._sampler.driver_health if self._sampler else None,
             unverified_lines={
-                feed.source.health.name: sum(
+                feed.name: sum(
                     server.unverified_lines
                     for server in snapshot.servers
                     if feed.server in (None, server.name)
                 )
-                for feed in self._feeds
+                for feed in self._sources.feeds
                 if feed.reads_log
             },
             recommendations=tuple(sorted(recommendations)),
-            config_reload_succeeded=True,
+            config=self.config_health,
+            retired=self._sources.retired,
+            crashes=self.crashes.counts,
         )
 
     def healths(self) -> tuple[SourceHealth, ...]:
         """How each source fares."""
-        return tuple(feed.source.health for feed in self._feeds)
+        return self._sources.healths()
 
     def waiting_for(self) -> Mapping[str, str]:
-        """Sources that are not read now, with the reason; empty when ready.
+        """Sources that are not read now, with the reason; empty when ready."""
+        return self._sources.waiting_for()
 
-        GPUs count only once they were read: without NVML the exporter serves the log alone.
-        """
-        return {
-            feed.source.health.name: feed.source.health.last_error or "not opened yet"
-            for feed in self._feeds
-            if not feed.optional
-            and not feed.source.health.up
-            and (feed.reads_log or feed.source.health.name in self._opened)
-        }
+
+def _inputs(feeds: Sequence[Feed]) -> dict[str, frozenset[object]]:
+    """What the log of each server is read from."""
+    return {feed.server: feed.inputs for feed in feeds if feed.reads_log and feed.server}

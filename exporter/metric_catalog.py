@@ -526,6 +526,14 @@ UNKNOWN_FIELDS = _add(
     (),
     "Fields of accepted batch lines that this version does not know and ignored.",
 )
+CRASHES = _add(
+    _self,
+    _C,
+    "exporter_crashes_total",
+    ("source",),
+    "Exceptions nobody foresaw, by the source, or the exporter's own task, that met one and went on "
+    "or was begun again: a bug to report. A source that cannot be read is none.",
+)
 NVML_CALL_SECONDS = _add(
     _self,
     _S,
@@ -553,4 +561,20 @@ CONFIG_LAST_RELOAD_SUCCESSFUL = _add(
     "exporter_config_last_reload_successful",
     (),
     "1 if the configuration in force is the newest one, 0 if the newest one was refused.",
+)
+CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP = _add(
+    _self,
+    _G,
+    "exporter_config_last_reload_success_timestamp_seconds",
+    (),
+    "When the configuration in force was loaded, as seconds since 1970. A file that is read again "
+    "and says the same does not count.",
+)
+HTTP_REFUSED = _add(
+    _self,
+    _C,
+    "exporter_http_refused_total",
+    ("reason",),
+    "Connections and requests refused by a limit or as malformed. Wrong paths, methods and "
+    "parameters are answered, not counted.",
 )

@@ -20,6 +20,7 @@ from exporter.records import (
     GpuIdentity,
     GpuLevels,
     GpuProcesses,
+    GpusRemoved,
     GpuState,
     LoadEvent,
     Record,
@@ -28,18 +29,12 @@ from exporter.records import (
     RingSamples,
     ServerEvent,
     ServerFacts,
+    ServerRemoved,
     StageMap,
     XidError,
 )
 from exporter.server_state import ServerState
-from exporter.snapshot import (
-    GpuRank,
-    GpuSnapshot,
-    ServerSnapshot,
-    Snapshot,
-    StageSnapshot,
-)
-from exporter.stage_state import StageState
+from exporter.snapshot import GpuRank, ServerSnapshot, Snapshot
 
 _COUNTED_EVENTS = (EventKind.RETRACTION, EventKind.WATCHDOG)
 
@@ -69,6 +64,8 @@ class PipelineModel:
             GpuGauges: lambda r: self._gpu(r.gpu).fold_gauges(r),
             GpuState: lambda r: self._gpu(r.gpu).fold_state(r),
             XidError: lambda r: self._gpu(r.gpu).xid_errors.update((r.xid,)),
+            ServerRemoved: self._fold_server_removed,
+            GpusRemoved: self._fold_gpus_removed,
         }
 
     def server(self, name: str) -> ServerState:
@@ -213,6 +210,16 @@ class PipelineModel:
                 if stage is not None and stage.pid == place.pid:
                     stage.forget_gauges()
 
+    def _fold_server_removed(self, record: ServerRemoved) -> None:
+        self._servers.pop(record.server, None)
+        self._find_peers()
+
+    def _fold_gpus_removed(self, _record: GpusRemoved) -> None:
+        for activity in self._activities.values():
+            self._hand_out(activity.flush())
+        self._gpus.clear()
+        self._activities.clear()
+
     def close(self, at: float) -> None:
         """Settles everything: the records have ended at `at`. Nothing is folded after."""
         for activity in self._activities.values():
@@ -248,16 +255,16 @@ class PipelineModel:
         return Snapshot(
             taken_at=now,
             servers=tuple(self._server_snapshot(s, now) for s in self._servers.values()),
-            gpus=tuple(self._gpu_snapshot(gpu, now, ranks) for gpu in sorted(self._gpus)),
+            gpus=tuple(
+                self._gpus[gpu].snapshot(now, tuple(ranks.get(gpu, ())))
+                for gpu in sorted(self._gpus)
+            ),
             refused_lines=dict(self._refused),
             unknown_fields=self._unknown_fields,
             recommendations=tuple(
                 sorted({name for s in self._servers.values() for name in s.recommendations()})
             ),
         )
-
-    def _gpu_snapshot(self, gpu: int, now: float, ranks: dict[int, list[GpuRank]]) -> GpuSnapshot:
-        return self._gpus[gpu].snapshot(now, tuple(ranks.get(gpu, ())))
 
     def _server_snapshot(self, server: ServerState, now: float) -> ServerSnapshot:
         gpus: dict[tuple[int, int], list[int]] = {}
@@ -267,18 +274,14 @@ class PipelineModel:
             name=server.name,
             facts=dict(server.facts),
             stages=tuple(
-                self._stage_snapshot(server.stages[key], now, tuple(gpus.get(key, ())))
-                for key in sorted(server.stages)
+                stage.snapshot(now, self._stage_utilization(stage_gpus, now), stage_gpus)
+                for key, stage in sorted(server.stages.items())
+                for stage_gpus in [tuple(gpus.get(key, ()))]
             ),
             pipelines=server.pipelines.figures(now),
             unverified_lines=server.unverified_lines,
             mapped_by=server.stage_map.origin if server.stage_map else None,
         )
-
-    def _stage_snapshot(
-        self, stage: StageState, now: float, gpus: tuple[int, ...]
-    ) -> StageSnapshot:
-        return stage.snapshot(now, self._stage_utilization(gpus, now), gpus)
 
     def _stage_utilization(self, gpus: tuple[int, ...], now: float) -> float | None:
         """Highest resident share of the stage's GPUs in the newest second complete on all.

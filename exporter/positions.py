@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,17 @@ class PositionStore:
             overdue = self._history[0][1]
         if overdue is not None:
             self._save(overdue)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drops the positions of sources that are read no more, or read something else now."""
+        gone = set(names)
+        for _, positions in self._history:
+            for name in gone & positions.keys():
+                del positions[name]
+        if gone & self._saved.keys():
+            self._saved = {name: at for name, at in self._saved.items() if name not in gone}
+            self._unsaved = True
+            self._save({})
 
     def close(self) -> None:
         """Gives the file free; saves nothing more. May be called twice."""

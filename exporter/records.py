@@ -373,6 +373,21 @@ class ThroughputReference:
     output_tokens_per_second: float
 
 
+@dataclass(frozen=True, slots=True)
+class ServerRemoved:
+    """A server is watched no more, or something else now has its name: all of it is forgotten."""
+
+    server: str
+    removed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpusRemoved:
+    """GPUs are read no more: all of them are forgotten."""
+
+    removed_at: float
+
+
 Record = (
     LogLine
     | Batch
@@ -390,6 +405,8 @@ Record = (
     | GpuLevels
     | LoadEvent
     | ThroughputReference
+    | ServerRemoved
+    | GpusRemoved
 )
 
 
@@ -423,6 +440,15 @@ class DriverHealth:
     errors: dict[tuple[str, str], int] = field(default_factory=dict)
     """By (call, code name)."""
     samples: dict[Signal, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ConfigHealth:
+    """How the newest attempt to load the configuration went; read at scrape time."""
+
+    newest_in_force: bool = True
+    loaded_at: float | None = None
+    """When the configuration in force was loaded, epoch seconds; `None`: there is none."""
 
 
 class SourceUnavailableError(Exception):

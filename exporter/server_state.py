@@ -35,14 +35,27 @@ class ServerState:
         self.prints_iterations: bool | None = None
         self.prints_occupancy: bool | None = None
         self._stood_in: list[tuple[int, int]] = []
+        self._left: dict[tuple[int, int], StageState] = {}
 
     def stage(self, dp_rank: int, pp_rank: int) -> StageState | None:
-        """The stage, made when first heard of; `None` beyond the bound."""
+        """The stage, made when first heard of; `None` beyond the bound.
+
+        One that an earlier launch had counts on where it was: as a new counter that has passed its
+        old value before it is scraped it would look like one that never fell.
+        """
         key = (dp_rank, pp_rank)
         stage = self.stages.get(key)
         if stage is None and len(self.stages) < MAX_STAGES:
-            stage = self.stages[key] = StageState(dp_rank, pp_rank)
+            stage = self._left.pop(key, None) or StageState(dp_rank, pp_rank)
+            self.stages[key] = stage
         return stage
+
+    def _leave_all_from(self, pp_size: int) -> None:
+        """Stages that the new launch does not have are shown no more."""
+        for key in [key for key in self.stages if key[1] >= pp_size]:
+            self._left[key] = self.stages.pop(key)
+        for key in list(self._left)[:-MAX_STAGES]:
+            del self._left[key]
 
     def fold_facts(self, record: ServerFacts) -> None:
         """Takes facts; a new launch clears what the one before said."""
@@ -58,8 +71,8 @@ class ServerState:
         pp_size, local = count_of(self.facts, "pp_size"), local_pp_ranks(self.facts)
         if pp_size is None or local is None:
             return
-        if record.new_launch:
-            self.stages = {key: self.stages[key] for key in self.stages if key[1] < pp_size}
+        if record.new_launch or record.origin == "configuration":
+            self._leave_all_from(pp_size)
         for dp_rank in range(min(count_of(self.facts, "dp_size") or 1, MAX_STAGES)):
             for pp_rank in local:
                 self.stage(dp_rank, pp_rank)

@@ -18,8 +18,10 @@ from exporter.records import (
     GpuIdentity,
     GpuProcess,
     GpuProcesses,
+    GpusRemoved,
     Record,
     ServerFacts,
+    ServerRemoved,
     StageGpu,
     StageMap,
 )
@@ -52,11 +54,29 @@ class StageMapper:
         elif isinstance(record, GpuIdentity):
             changed = self._gpus.get(record.gpu) != record
             self._gpus[record.gpu] = record
+        elif isinstance(record, ServerRemoved | GpusRemoved):
+            changed = self._forget(record)
         else:
             if isinstance(record, StageMap):
                 self._server(record.server).is_given = True
             return ()
         return self._changed_maps() if changed else ()
+
+    def configure(self, servers: Iterable[ServerConfig]) -> Sequence[StageMap]:
+        """Takes the GPUs that a configuration now gives to stages; returns the maps it changed."""
+        for config in servers:
+            self._server(config.name).stages = config.stages
+        return self._changed_maps()
+
+    def _forget(self, record: ServerRemoved | GpusRemoved) -> bool:
+        if isinstance(record, ServerRemoved):
+            self._servers.pop(record.server, None)
+            return False
+        self._gpus.clear()
+        self._processes.clear()
+        self._first_seen.clear()
+        self._pass_time(record.removed_at)
+        return True
 
     def _server(self, name: str) -> _Server:
         server = self._servers.get(name)

@@ -114,8 +114,10 @@ class StageState:
         self, now: float, gpu_utilization_ratio: float | None, gpus: tuple[int, ...]
     ) -> StageSnapshot:
         """The stage at `now`; stale gauges are `None`, except a queue that nobody emptied."""
-        oldest = now - self.stale_after_seconds()
-        fresh = {key: value for key, (value, at) in self._gauges.items() if at >= oldest}
+        stale_after = self.stale_after_seconds()  # or as far ahead: the clock was set back
+        fresh = {
+            k: value for k, (value, at) in self._gauges.items() if abs(now - at) <= stale_after
+        }
         queued = self._gauges.get("queued")
         if queued is not None and queued[0] > 0:
             fresh["queued"] = queued[0]

@@ -237,6 +237,17 @@ THRESHOLDS: dict[str, Threshold] = {
         _WARNING,
         "A source is opened again within a minute; after 5 it needs what its message asks for.",
     ),
+    "ConfigReloadFailed": Threshold(
+        "sglang_pipeline_exporter_config_last_reload_successful",
+        Fires.EQUAL,
+        0.0,
+        "state",
+        0,
+        5 * _MINUTE,
+        _WARNING,
+        "A file that is being edited may be wrong for a moment; what stays wrong is not in force, and "
+        "an exporter started anew with it would not start.",
+    ),
     "JournalLagging": Threshold(
         "sglang_pipeline_exporter_journal_lag_seconds",
         Fires.AT_OR_ABOVE,

@@ -65,6 +65,7 @@ class JournalWriter:
         self.invocation = invocation
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
         self.written = 0
+        self._clock_offset_us = 0
         self._max_file_bytes = max_file_bytes
         self._realtime_us = 0
         self._monotonic_us = 0
@@ -109,7 +110,8 @@ class JournalWriter:
         A field of `None` is left out; `message=None` is an entry without MESSAGE. Stamps are the
         wall clock's and strictly increasing unless `realtime_us` says otherwise.
         """
-        stamp = realtime_us or max(self._realtime_us + 1, time.time_ns() // 1000)
+        now_us = time.time_ns() // 1000 + self._clock_offset_us
+        stamp = realtime_us or max(self._realtime_us + 1, now_us)
         self._realtime_us = max(stamp, self._realtime_us)
         self._monotonic_us = max(self._monotonic_us + 1, time.monotonic_ns() // 1000)
         self._sequence += 1
@@ -133,6 +135,11 @@ class JournalWriter:
         self._unflushed = True
         self.written += 1
         return stamp
+
+    def set_clock(self, offset_seconds: float) -> None:
+        """From now on stamps are the wall clock's and this; they may be older than the newest."""
+        self._clock_offset_us = int(offset_seconds * 1e6)
+        self._realtime_us = 0
 
     def write_suppressed(self, count: int, unit: str | None = None) -> int:
         """Journald's own word that it dropped `count` messages of a unit (systemd 252's fields)."""
@@ -177,7 +184,8 @@ class JournalWriter:
         self._stop()
         archived: Path | None = None
         if self.active_file.exists():
-            header = self.active_file.read_bytes()[:208]
+            with self.active_file.open("rb") as file:
+                header = file.read(208)
             seqnum_id = header[72:88].hex()
             head_seqnum = int.from_bytes(header[168:176], "little")
             head_realtime = int.from_bytes(header[184:192], "little")

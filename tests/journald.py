@@ -37,11 +37,37 @@ def why_not() -> str | None:
     return None
 
 
+class Journald:
+    """A running journald."""
+
+    def __init__(self) -> None:
+        self._program = next(path for path in PROGRAMS if path.exists())
+        self.start()
+
+    def start(self) -> None:
+        """Starts it; returns once it takes lines."""
+        self._process = subprocess.Popen([self._program], stderr=subprocess.DEVNULL)
+        try:
+            _wait_until_ready(self._process)
+        except BaseException:
+            self.stop()
+            raise
+
+    def rotate(self) -> None:
+        """Asks it to begin a new file."""
+        self._process.send_signal(signal.SIGUSR2)
+
+    def stop(self) -> None:
+        """Ends it; whoever logs through it then logs nowhere."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(READY_WITHIN_SECONDS)
+
+
 @contextmanager
-def hand_started_journald() -> Iterator[subprocess.Popen[bytes]]:
+def hand_started_journald() -> Iterator[Journald]:
     """A journald that takes lines from `systemd-cat`; what it made is gone afterwards.
 
-    Its SIGUSR2 rotates the journal. `_SYSTEMD_UNIT` is missing from entries: follow by identifier.
+    `_SYSTEMD_UNIT` is missing from its entries: follow by identifier.
     """
     lock = Path(tempfile.gettempdir()) / "sglang-pipeline-exporter-journald.lock"
     with lock.open("w") as held:
@@ -50,14 +76,13 @@ def hand_started_journald() -> Iterator[subprocess.Popen[bytes]]:
         made = [
             path for path in (SOCKETS, Path("/run/log/journal") / machine_id) if not path.exists()
         ]
-        program = next(path for path in PROGRAMS if path.exists())
-        process = subprocess.Popen([program], stderr=subprocess.DEVNULL)
         try:
-            _wait_until_ready(process)
-            yield process
+            journald = Journald()
+            try:
+                yield journald
+            finally:
+                journald.stop()
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(READY_WITHIN_SECONDS)
             for path in made:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -73,6 +98,12 @@ def logging_process(identifier: str, title: str) -> Iterator[IO[bytes]]:
         assert process.stdin is not None
         with process.stdin as given:
             yield given
+
+
+def journalctl_count(*matches: str) -> int:
+    """How many entries `journalctl` reads with these options and matches."""
+    command = ["journalctl", "--output=cat", "--quiet", *matches]
+    return subprocess.run(command, capture_output=True, check=True).stdout.count(b"\n")
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes]) -> None:

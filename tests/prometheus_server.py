@@ -80,6 +80,7 @@ def running_prometheus(
     rules: Sequence[Path] = (),
     *,
     servers_by_job: bool = False,
+    more: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Iterator[Prometheus]:
     """Prometheus with one target a job.
 
@@ -89,6 +90,7 @@ def running_prometheus(
         rules: Rule files, evaluated every second.
         servers_by_job: The label `server` becomes the job's name: demos all serve `sglang`, and
             rules would take them for one pipeline.
+        more: Name → further settings of that job.
     """
     configuration = {
         "global": {"evaluation_interval": "1s"},
@@ -100,6 +102,7 @@ def running_prometheus(
                 "scrape_timeout": f"{min(seconds, 10)}s",
                 "static_configs": [{"targets": [target]}],
                 "metric_relabel_configs": [_server_named(name)] if servers_by_job else [],
+                **(more or {}).get(name, {}),
             }
             for name, (target, seconds) in jobs.items()
         ],

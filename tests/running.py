@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,8 @@ PROMETHEUS_ACCEPTS = (
 )
 """The Accept header of Prometheus 2.42."""
 
+EXPORTER = (sys.executable, "-m", "exporter")
+"""This checkout's."""
 PATIENCE_SECONDS = 100.0
 """How long a busy machine may take over what takes it a moment."""
 LOOK_EVERY_SECONDS = 0.1
@@ -95,14 +98,18 @@ class RunningExporter:
     """One life of the exporter: from the first line it says to its death.
 
     Attributes:
-        url: `http://127.0.0.1:PORT`, without a slash at the end.
+        url: `http://127.0.0.1:PORT` (https with TLS), without a slash at the end.
         port: The port the system chose.
         pid: Of the exporter itself.
         process: For what is not offered here.
     """
 
     def __init__(
-        self, args: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
+        self,
+        args: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        program: Sequence[str] = EXPORTER,
     ) -> None:
         """Starts it and waits until it listens.
 
@@ -110,6 +117,7 @@ class RunningExporter:
             args: Command and options, without `--listen`.
             folder: An existing folder for all it writes; its TMPDIR is `folder/tmp`.
             env: Added to this process's environment.
+            program: What is run, where it is not this checkout's exporter by this user.
 
         Raises:
             AssertionError: It ended, or did not listen in time; with what it said.
@@ -127,7 +135,7 @@ class RunningExporter:
         ) as said:
             self._said = Path(said.name)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "exporter", *args, "--listen", "127.0.0.1:0"],
+                [*program, *args, "--listen", "127.0.0.1:0"],
                 stdin=subprocess.PIPE,
                 stderr=said,
                 env=environment,
@@ -255,10 +263,11 @@ class RunningExporter:
         return sorted(self._temporary.iterdir())
 
     def _wait_until_it_listens(self) -> str:
-        self.wait_until(lambda: "http://127.0.0.1:" in self.said)
-        url = self.said.partition("http://127.0.0.1:")[2]
-        port = url[: len(url) - len(url.lstrip("0123456789"))]
-        return f"http://127.0.0.1:{port}"
+        address = re.compile(r"https?://127\.0\.0\.1:[0-9]+(?=[^0-9])")
+        self.wait_until(lambda: address.search(self.said))
+        found = address.search(self.said)
+        assert found is not None
+        return found[0]
 
 
 def _answer(response: urllib.response.addinfourl | urllib.error.HTTPError) -> Answer:

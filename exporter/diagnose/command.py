@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable
 
@@ -28,6 +29,7 @@ from exporter.diagnose.options import (
 )
 from exporter.diagnose.outcome import Outcome, diagnose_recording
 from exporter.diagnose.remote import drive_beside, watch_exporter
+from exporter.diagnose.remote_exporter import RemoteExporter
 from exporter.diagnose.reports import more_figures, read_run, run_from
 from exporter.diagnosis.findings import Verdict
 from exporter.diagnosis.report import as_text, contract
@@ -114,11 +116,14 @@ async def _live_outcome(arguments: argparse.Namespace, config: Callable[[], Conf
     seconds = arguments.duration or WATCH_SECONDS
     if arguments.attach:
         return await attach(config(), seconds, save=arguments.save)
-    if arguments.url is None:
-        return await watch_exporter(arguments.exporter, seconds, save=arguments.save)
-    load = driven_load(arguments)
+    exporter = None
     if arguments.exporter is not None:
-        return await drive_beside(arguments.exporter, load, save=arguments.save)
+        exporter = RemoteExporter(arguments.exporter, arguments.exporter_ca, os.environ)
+        if arguments.url is None:
+            return await watch_exporter(exporter, seconds, save=arguments.save)
+    load = driven_load(arguments)
+    if exporter is not None:
+        return await drive_beside(exporter, load, save=arguments.save)
     known = with_url(config(), load)
     trial = tried(arguments, load)
     if trial is not None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporter.config import DEFAULT_UNIT, Config, ConfigError
+from exporter.diagnose import remote
 from exporter.diagnose.experiment import Trial
 from exporter.diagnose.from_log import LogQuestion
 from exporter.diagnose.live import DrivenLoad
@@ -67,11 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="drive a load against the server at this address and watch it by its log, which a "
         f"source below names (default: --unit {DEFAULT_UNIT})",
     )
-    parser.add_argument(
-        "--exporter",
-        metavar="URL",
-        help="watch through the exporter that runs there, without a load or with that of --url",
-    )
+    remote.add_arguments(parser)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of the report"
     )
@@ -225,6 +222,8 @@ def _check_ways(arguments: argparse.Namespace) -> None:
     if all(getattr(arguments, name) in (None, False) for name in _WAYS):
         raise ConfigError(f"say what to look at: --{', --'.join(_WAYS)}; --help tells more")
     if arguments.exporter is None:
+        if arguments.exporter_ca is not None:
+            raise ConfigError("--exporter-ca is about the exporter of --exporter: give that, too")
         return
     for name, option in _ELSEWHERE.items():
         if getattr(arguments, name):

@@ -6,6 +6,7 @@ watched here. No source of this host is opened.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import tempfile
@@ -27,7 +28,24 @@ from exporter.sglang_log import storable
 log = logging.getLogger(__name__)
 
 
-async def watch_exporter(address: str, seconds: float, *, save: Path | None = None) -> Outcome:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what names an exporter."""
+    parser.add_argument(
+        "--exporter",
+        metavar="URL",
+        help="watch through the exporter that runs there, without a load or with that of --url",
+    )
+    parser.add_argument(
+        "--exporter-ca",
+        type=Path,
+        metavar="FILE",
+        help="who issued that exporter's certificate, as PEM (default: whom this machine trusts)",
+    )
+
+
+async def watch_exporter(
+    exporter: RemoteExporter, seconds: float, *, save: Path | None = None
+) -> Outcome:
     """Watches for a while what an exporter sees.
 
     Raises:
@@ -39,12 +57,14 @@ async def watch_exporter(address: str, seconds: float, *, save: Path | None = No
     def said() -> str:
         return f"watching, {max(0.0, end - time.monotonic()):.0f} s left"
 
-    async with _watched(address, save) as seen:
+    async with _watched(exporter, save) as seen:
         await seen.watch.until(asyncio.sleep(seconds), said)
         return await seen.outcome()
 
 
-async def drive_beside(address: str, load: DrivenLoad, *, save: Path | None = None) -> Outcome:
+async def drive_beside(
+    exporter: RemoteExporter, load: DrivenLoad, *, save: Path | None = None
+) -> Outcome:
     """Drives a load from here while an exporter beside the server watches.
 
     Raises:
@@ -54,7 +74,7 @@ async def drive_beside(address: str, load: DrivenLoad, *, save: Path | None = No
         NothingMeasuredError: All requests failed.
         CannotRecordError: The recording cannot be written.
     """
-    async with _watched(address, save) as seen:
+    async with _watched(exporter, save) as seen:
         driving = Driving(load, seen.watch.take)
         await seen.watch.until(driving.run(), driving.progress)
         outcome = await seen.outcome(driving.points)
@@ -110,10 +130,10 @@ def _write(writer: RecordingWriter, record: Record) -> None:
 
 
 @asynccontextmanager
-async def _watched(address: str, save: Path | None) -> AsyncIterator[_Seen]:
+async def _watched(exporter: RemoteExporter, save: Path | None) -> AsyncIterator[_Seen]:
     with tempfile.TemporaryDirectory(prefix="sglang-pipeline-diagnose-") as name:
         folder = Path(name)
-        async with RemoteExporter(address) as exporter:
+        async with exporter:
             await exporter.check(folder)
             watch = RemoteWatch(exporter, folder)
             seen = _Seen(exporter, watch)

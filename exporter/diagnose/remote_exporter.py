@@ -11,6 +11,7 @@ import base64
 import contextlib
 import json
 import math
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -27,6 +28,8 @@ _MOST_FILE_BYTES = 128 << 20
 _CONNECT_SECONDS = 5.0
 _JSON_SECONDS = 10.0
 _FILE_SECONDS = 60.0
+PASSWORD_VARIABLE = "SGLANG_PIPELINE_EXPORTER_PASSWORD"  # noqa: S105  # a name, not a password
+"""Of the user in the address: a command line can be seen by others."""
 _TRIES = 4
 """Somebody else may be downloading."""
 _RETRY_SECONDS = 3.0
@@ -53,20 +56,34 @@ class RemoteExporter:
         ahead_seconds: How far its clock is ahead of ours; known once it has answered.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        ca_file: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Reads the address; `http://user:password@host` asks with basic authentication.
 
+        Args:
+            address: Where it is; a user without a password has that of the environment.
+            ca_file: Who issued its certificate, as PEM; `None`: whom this machine trusts.
+            environment: May hold `PASSWORD_VARIABLE`.
+
         Raises:
-            ExporterError: It is no address.
+            ExporterError: It is no address, or no such file.
         """
-        self.name, self._credentials = _parted(address)
+        password = (environment or {}).get(PASSWORD_VARIABLE, "")
+        self.name, self._credentials = _parted(address, password)
+        self._trust = _trust(ca_file)
         self.ahead_seconds = 0.0
         self._doubt_seconds = math.inf
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            cookie_jar=aiohttp.DummyCookieJar(), headers=_HEADERS | self._credentials
+            connector=aiohttp.TCPConnector(ssl=self._trust),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=_HEADERS | self._credentials,
         )
         return self
 
@@ -181,14 +198,15 @@ class RemoteExporter:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             # Not chained: aiohttp's errors may quote a malformed answer.
             raise ExporterError(
-                f"cannot ask the exporter at {self.name}: {_meaning(error)}"
+                f"cannot ask the exporter at {self.name}: {_meaning(error, self.name)}"
             ) from None
 
     def _refusal(self, status: int) -> ExporterError:
         said = f"cannot ask the exporter at {self.name}: it answered {status}"
         if status in (401, 403):
             remedy = (
-                "give its user and password in the address: http://USER:PASSWORD@HOST:PORT"
+                "give its user in the address, https://USER@HOST:PORT, and the password in the "
+                f"environment variable {PASSWORD_VARIABLE}"
                 if not self._credentials
                 else "are user and password right?"
             )
@@ -208,7 +226,17 @@ class RemoteExporter:
         )
 
 
-def _parted(address: str) -> tuple[str, dict[str, str]]:
+def _trust(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except ssl.SSLError:
+        problem = "it holds no certificate in PEM form"
+    except OSError as error:
+        problem = (error.strerror or "it cannot be read").lower()
+    raise ExporterError(f"cannot use --exporter-ca {ca_file}: {problem}")
+
+
+def _parted(address: str, password: str) -> tuple[str, dict[str, str]]:
     """The address without user and password, and the header that these make."""
     try:
         parts = urlsplit(address)
@@ -223,15 +251,11 @@ def _parted(address: str) -> tuple[str, dict[str, str]]:
     name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
     if parts.username is None:
         return name, {}
-    both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    both = f"{unquote(parts.username)}:{unquote(parts.password or '') or password}"
     return name, {"Authorization": f"Basic {base64.b64encode(both.encode()).decode()}"}
 
 
 _MEANINGS: tuple[tuple[type[Exception], str], ...] = (
-    (
-        aiohttp.ClientConnectorCertificateError,
-        "its certificate cannot be verified; have this machine trust its issuer",
-    ),
     (aiohttp.ClientSSLError, "no TLS there; should the address begin with http://?"),
     (aiohttp.ClientConnectorDNSError, "its host name cannot be looked up; is the address right?"),
     (aiohttp.ConnectionTimeoutError, "no connection in time; is the address right?"),
@@ -241,10 +265,23 @@ _MEANINGS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-def _meaning(error: Exception) -> str:
+def _meaning(error: Exception, address: str) -> str:
     if isinstance(getattr(error, "os_error", None), ConnectionRefusedError):
         return "connection refused; is it running, is the port right (10810 unless configured)?"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is refused{_why(error)}; --exporter-ca FILE names who issued it"
     for kind, meaning in _MEANINGS:
         if isinstance(error, kind):
             return meaning
-    return "the connection broke; is it running?"
+    broke = "the connection broke; is it running"
+    if address.startswith("https:"):
+        return f"{broke}, does it want a client's certificate (this command has none)?"
+    return f"{broke}, should the address begin with https://?"
+
+
+def _why(error: aiohttp.ClientConnectorCertificateError) -> str:
+    """OpenSSL's words, which repeat nothing but the host that was asked for."""
+    refused = error.certificate_error
+    return (
+        f" ({refused.verify_message})" if isinstance(refused, ssl.SSLCertVerificationError) else ""
+    )

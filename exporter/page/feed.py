@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -20,8 +19,6 @@ from exporter.diagnosis.watch import PipelineKey
 from exporter.page.state import state_json
 from exporter.page.verdicts import RunningVerdicts
 from exporter.snapshot import Snapshot
-
-log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 JUDGE_SECONDS = 30.0
@@ -46,6 +43,9 @@ class Watched(Past, Protocol):
 
     def waiting_for(self) -> Mapping[str, str]:
         """Sources that are not read, with the reason."""
+
+    def crashed(self, task: str, error: Exception) -> None:
+        """Counts and logs an exception nobody foresaw."""
 
 
 class TooManyViewersError(Exception):
@@ -132,6 +132,9 @@ class LiveFeed:
         snapshot = self._watched.snapshot()
         since = snapshot.taken_at - SHOWN_SECONDS
         timeline = timeline_json(snapshot, self._watched, since, cells=True, after=self._shown)
+        # A pipeline that is gone must not hold back the second by which viewers come back.
+        present = {(s.name, p.dp_rank) for s in snapshot.servers for p in s.pipelines}
+        self._shown = {key: at for key, at in self._shown.items() if key in present}
         self._shown |= _newest(timeline)
         return self._event(snapshot, timeline, self._shown)
 
@@ -153,8 +156,8 @@ class LiveFeed:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 event = self._next_event()
-            except Exception:  # a bug here must not leave the page without news for ever
-                log.exception("the live page could not be brought up to date")
+            except Exception as error:  # noqa: BLE001  # a bug must not leave the page without news for ever
+                self._watched.crashed("live_page", error)
                 continue
             for viewer in tuple(self._viewers):
                 viewer.give(event)
@@ -166,8 +169,8 @@ class LiveFeed:
                 snapshot = self._watched.snapshot()
                 keys = [(s.name, p.dp_rank) for s in snapshot.servers for p in s.pipelines]
                 await self._verdicts.judge(keys, snapshot.taken_at)
-            except Exception:  # the figures are shown without a verdict
-                log.exception("no verdict could be made for the live page")
+            except Exception as error:  # noqa: BLE001  # the figures are shown without a verdict
+                self._watched.crashed("verdict", error)
             await asyncio.sleep(JUDGE_SECONDS)
 
 

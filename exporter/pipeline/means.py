@@ -19,7 +19,8 @@ LEAST_MEAN_SECONDS = 10.0
 LEAST_MEAN_RATIO = 0.1
 """Skew and balance of stages that hardly work say nothing."""
 FRESH_SECONDS = 10.0
-"""A second older than this is no longer the last one; settling can take half of it."""
+"""A second older than this is no longer the last one; settling can take half of it. One as far
+ahead is from before the clock was set back."""
 
 _COMPLETE = 0.9  # covered share from which a second counts as complete
 _UNDEFINED_ABOVE, _UNDEFINED_BELOW = 0.95, 0.05
@@ -29,7 +30,7 @@ _RESOLVED = 0.8  # share of the variance that windows must show before its exces
 def last_complete(clock: PipelineClock, now: float) -> Second | None:
     """The newest settled second in which the stages were seen throughout; `None` if stale."""
     for second in reversed(clock.recent):
-        if now - (second.second + 1) > FRESH_SECONDS or second.second < clock.ranks_since - 1:
+        if abs(now - (second.second + 1)) > FRESH_SECONDS or second.second < clock.ranks_since - 1:
             return None
         if all(stage.observed >= _COMPLETE for stage in second.stages.values()):
             return second
@@ -41,7 +42,7 @@ def mean_seconds(clock: PipelineClock, now: float) -> list[Second]:
     if not clock.recent:
         return []
     newest = clock.recent[-1].second
-    if now - (newest + 1) > FRESH_SECONDS:
+    if abs(now - (newest + 1)) > FRESH_SECONDS:
         return []
     since = max(newest + 1 - MEAN_SECONDS, clock.ranks_since - 1)
     found = []
@@ -109,7 +110,7 @@ def occupancy(last: Second | None) -> float | None:
 def bubble(clock: PipelineClock, now: float) -> float | None:
     """Share not working in the newest decided second; `None` if that was not in flight."""
     for second in reversed(clock.recent):
-        if now - (second.second + 1) > FRESH_SECONDS:
+        if abs(now - (second.second + 1)) > FRESH_SECONDS:
             return None
         if second.inflight is not None and all(
             stage.observed >= _COMPLETE for stage in second.stages.values()

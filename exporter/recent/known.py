@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from exporter.records import GpuIdentity, GpuState, Record, ServerFacts, StageMap
+from exporter.records import (
+    GpuIdentity,
+    GpusRemoved,
+    GpuState,
+    Record,
+    ServerFacts,
+    ServerRemoved,
+    StageMap,
+)
 
 
 class Known:
@@ -39,6 +47,13 @@ class Known:
             self._down.pop(record.gpu, None)
             if not record.up:
                 self._down[record.gpu] = record
+
+        elif isinstance(record, ServerRemoved):
+            self._facts.pop(record.server, None)
+            self._maps.pop(record.server, None)
+        elif isinstance(record, GpusRemoved):
+            self._cards.clear()
+            self._down.clear()
 
     def head(self, at: float) -> Iterator[Record]:
         """What a recording that begins at an instant says first."""

@@ -24,6 +24,7 @@ from exporter.records import (
     GpuGauges,
     GpuIdentity,
     GpuLevels,
+    GpusRemoved,
     GpuState,
     LoadEvent,
     LogLine,
@@ -31,6 +32,7 @@ from exporter.records import (
     RefusedLine,
     RingSamples,
     ServerFacts,
+    ServerRemoved,
     StageMap,
     ThroughputReference,
     XidError,
@@ -52,6 +54,8 @@ _CHANGES = (
     XidError,
     LoadEvent,
     ThroughputReference,
+    ServerRemoved,
+    GpusRemoved,
 )
 
 

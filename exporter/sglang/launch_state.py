@@ -63,8 +63,10 @@ class LaunchState:
         return self.main_pid is not None or self.batches_seen
 
     def configure(self, facts: Mapping[str, FactValue]) -> None:
-        """Takes sizes that stay over all launches, whatever a server prints."""
-        self._configured.update(_sizes(facts))
+        """Takes the sizes that stay over all launches, whatever a server prints; all of them."""
+        kept = {name: size for name, size in self.sizes.items() if name not in self._configured}
+        self._configured = _sizes(facts)
+        self._resize(kept | self._configured)
 
     def bound(self, facts: Mapping[str, FactValue]) -> None:
         """Takes sizes as bounds of this launch."""

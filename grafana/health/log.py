@@ -20,11 +20,34 @@ def panels() -> list[tuple[Panel, int, int]]:
         (_lost(), 8, 7),
         (_doubtful(), 8, 7),
         (_silence(), 8, 7),
+        (_crashes(), 24, 6),
     ]
 
 
 def _per_instance(key: str) -> str:
     return f"sum by (instance) ({EXPORTER.rate(key)})"
+
+
+def _crashes() -> Panel:
+    return time_series(
+        Figure(
+            title="Unexpected failures",
+            about=About(
+                "How often per second did a source, or a task of the exporter's own, meet an exception "
+                "that nobody foresaw? It goes on, or is begun again.",
+                "0.",
+                "a bug: please report the lines of the exporter's log with its stack.",
+            ),
+            queries=[
+                Query(
+                    f"sum by (instance, source) ({EXPORTER.rate(catalog.CRASHES)})",
+                    "{{instance}} {{source}}",
+                )
+            ],
+            unit="short",
+            minimum=0,
+        )
+    )
 
 
 def _lines() -> Panel:

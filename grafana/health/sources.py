@@ -82,6 +82,8 @@ def _reload() -> Panel:
             decimals=0,
             minimum=0,
             maximum=1,
+            thresholds=limit("ConfigReloadFailed"),
+            alerts=("ConfigReloadFailed",),
         ),
         sparkline=False,
     )

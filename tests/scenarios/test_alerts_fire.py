@@ -60,6 +60,7 @@ NOT_PLAYED = {
     "QueueWithIdleStages",
     "SamplesMissed",
     "ExporterSourceDown",
+    "ConfigReloadFailed",
     "JournalLagging",
     "JournalLosingLines",
     "LinesRejected",

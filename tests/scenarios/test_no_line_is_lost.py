@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 from tests.journal_lives import BusyServer, Lives, Toll, decode_line
 from tests.journal_writer import JournalWriter, journal_remote
-from tests.journald import hand_started_journald, logging_process, why_not
+from tests.journald import hand_started_journald, journalctl_count, logging_process, why_not
 from tests.running import Metrics, RunningExporter
 
 pytestmark = pytest.mark.skipif(
@@ -25,14 +23,14 @@ pytestmark = pytest.mark.skipif(
 LIVES = 4
 
 
-def run_lives(folder: Path, seed: int) -> Toll:
+def run_lives(folder: Path, seed: int, number: int = LIVES) -> Toll:
     """What becomes of the lines of a busy server over some lives; also run at length."""
     chance = random.Random(seed)
     options = ["--from-start"] if seed % 2 else []
     with JournalWriter(folder / "journal") as writer, BusyServer(writer, seed) as server:
         lives = Lives(folder, server, chance, *options)
         lives.begin()
-        for _ in range(LIVES):
+        for _ in range(number):
             lives.live()
             lives.disturb()
         return lives.end()
@@ -142,9 +140,8 @@ def test_a_second_exporter_with_the_same_state_file_ends_at_once(journal: Journa
 IDENTIFIER = "sglang-lives"
 
 
-def journalctl_count(*matches: str) -> int:
-    command = ["journalctl", "--output=cat", "--quiet", f"--identifier={IDENTIFIER}", *matches]
-    return subprocess.run(command, capture_output=True, check=True).stdout.count(b"\n")
+def said_to_the_journal(*matches: str) -> int:
+    return journalctl_count(f"--identifier={IDENTIFIER}", *matches)
 
 
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
@@ -166,12 +163,12 @@ def test_lines_through_journald_count_over_kills_and_its_own_rotation(tmp_path: 
             counted["refused"] += round(shown.total("exporter_rejected_lines_total"))
             log.write(LINE * 7)
             said += 7
-            journald.send_signal(signal.SIGUSR2)
+            journald.rotate()
         with RunningExporter(args, tmp_path) as exporter:
             shown = exporter.wait_for(lambda shown: lines(shown) >= 7)
         assert lines(shown) == batches(shown) == 7
-        assert counted["lines"] + 7 == said == journalctl_count()
-        assert counted["batches"] + 7 == journalctl_count(f"_CMDLINE={title}")
+        assert counted["lines"] + 7 == said == said_to_the_journal()
+        assert counted["batches"] + 7 == said_to_the_journal(f"_CMDLINE={title}")
         assert counted["batches"] + counted["refused"] == counted["lines"]
 
 
@@ -182,6 +179,6 @@ def say_until_known(log: IO[bytes], title: str) -> int:
     """Logs until journald has seen the title; returns how many lines that took."""
     for said in range(1, 1000):
         log.write(LINE)
-        if journalctl_count(f"_CMDLINE={title}"):
+        if said_to_the_journal(f"_CMDLINE={title}"):
             return said
     raise AssertionError("journald never saw the title")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import os
 import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 from math import isfinite
+from pathlib import Path
 
 import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.process_collector import ProcessCollector
 
 from exporter import sglang_log
 from exporter.admission import Admission
+from exporter.collector import SnapshotCollector
+from exporter.config import ServerConfig
+from exporter.ingest import Feed, Ingest
 from exporter.records import (
     Batch,
     LogLine,
@@ -26,9 +32,11 @@ from exporter.records import (
 from exporter.sglang.batch_line import BatchLine
 from exporter.sglang.server_args import ALLOWED
 from exporter.sglang_log import is_wanted, parse_line, storable
-from tests.journal_export import DATA, REAL_JOURNALS, real_journal
+from exporter.sources.journal.source import JournalMatch, JournalSource
+from exporter.stage_map import StageMapper
+from tests.fake_nvml.rig import Rig, machine
+from tests.line_mutator import KEY, LineMutator, own_title
 
-KEY = "sk-hidden-4711"
 _NAMED_KEY = re.compile(f"api_key(?:=|': )'{KEY}'")
 LINES_IN_ONE_SERVER = 20
 TITLES = (
@@ -40,133 +48,6 @@ TITLES = (
     "sglang::detokenizer",
     "/venv/bin/python -m sglang.launch_server",
 )
-INSERTS = (
-    "\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\n", "\r", "\0", "\t", "\x1b[31m", "\ufeff", "\ud800",
-    ", ", ": ", ",", ".", "]", "[", "{", "}", "(", ")", "'", '"', "\\", "-", "+", "%", " ", "\u0663", "\uff13",
-    "9" * 15, "9" * 40, "-1", "1e9", "nan", "inf", "True", "None", "#running-req: 7", "Decode batch, ",
-    "[2026-01-01 00:00:00 PP1] ", "server_args={'pp_size': 2}", " PP5", " TP1 PP9", "(x pid=1) ", "=",
-)  # fmt: skip
-
-
-def real_lines() -> list[str]:
-    """Every form there is, and the other lines we read; the arguments hold a key."""
-    bodies = [
-        json.loads(line)["message"]
-        for line in (DATA / "sglang_lines" / "executed.jsonl").read_text().split("\n")
-        if line
-    ]
-    lines = [f"[2026-11-30 08:50:23 PP3] {body}" for body in dict.fromkeys(bodies)]
-    lines += [
-        json.loads(line)["line"]
-        for line in (DATA / "sglang_lines" / "constructed.jsonl").read_text().split("\n")
-        if line
-    ]
-    journal = [
-        entry["MESSAGE"].decode("utf-8", "replace")
-        for name in REAL_JOURNALS
-        for entry in real_journal(name)
-        if is_wanted(entry.get("MESSAGE", b""))
-    ]
-    arguments = [
-        line.replace("'api_key': None", f"'api_key': '{KEY}'")
-        for line in journal
-        if "server_args" in line
-    ]
-    lines += [line for line in journal if "server_args" not in line][::12]
-    lines += [
-        *arguments[:1],
-        f"[2026-11-30 08:49:36] server_args=ServerArgs(api_key='{KEY}', a=<b c>, model_path='/m', pp_size=8)",
-        "[2026-11-30 08:49:36 PP3] max_total_num_tokens=32768, max_running_requests=64, context_len=1",
-        "[2026-11-30 08:49:36] The server is fired up and ready to roll!",
-        "[2026-11-30 08:49:36 PP3] KV cache pool is full. Retract requests. #retracted_reqs: 1, "
-        "#new_tokens_gained: 646, #new_token_ratio: 0.0980 -> 0.3487",
-        "[2026-11-30 08:49:36 PP3] Scheduler hit an exception: Traceback (most recent call last):",
-        "[2026-11-30 08:49:36 PP3] Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
-    ]
-    return lines
-
-
-# --- mutations ---------------------------------------------------------------------------------
-
-Mutation = Callable[[random.Random, str, str], str]
-
-
-def flip(dice: random.Random, line: str, _other: str) -> str:
-    at = dice.randrange(len(line))
-    return line[:at] + chr(ord(line[at]) ^ (1 << dice.randrange(7))) + line[at + 1 :]
-
-
-def cut(dice: random.Random, line: str, _other: str) -> str:
-    return (
-        line[: dice.randrange(len(line))]
-        if dice.random() < 0.5
-        else line[dice.randrange(len(line)) :]
-    )
-
-
-def drop(dice: random.Random, line: str, _other: str) -> str:
-    at = dice.randrange(len(line))
-    return line[:at] + line[at + dice.randint(1, 12) :]
-
-
-def duplicate(dice: random.Random, line: str, _other: str) -> str:
-    at = dice.randrange(len(line))
-    piece = line[at : at + dice.randint(1, 40)]
-    return line[:at] + piece * dice.randint(2, 4) + line[at + len(piece) :]
-
-
-def splice(dice: random.Random, line: str, other: str) -> str:
-    return line[: dice.randrange(len(line))] + other[dice.randrange(len(other)) :]
-
-
-def glue(dice: random.Random, line: str, other: str) -> str:
-    return line + dice.choice(("", " ", ", ", "\u2028", "\x85", "\n")) + other
-
-
-def insert(dice: random.Random, line: str, _other: str) -> str:
-    at = dice.randrange(len(line) + 1)
-    return line[:at] + dice.choice(INSERTS) + line[at:]
-
-
-def renumber(dice: random.Random, line: str, _other: str) -> str:
-    at = dice.randrange(len(line))
-    digits = [place for place in range(at, min(at + 60, len(line))) if line[place].isdigit()]
-    if not digits:
-        return line
-    number = dice.choice(
-        ("0", "1", "65537", "-5", "9" * 15, "9" * 16, "\u0663", "1_0", "0x1", "1.05", "2.00")
-    )
-    return line[: digits[0]] + number + line[digits[0] + 1 :]
-
-
-def swap_ranks(dice: random.Random, line: str, _other: str) -> str:
-    end = line.find("]")
-    ranks = " ".join(
-        dice.choice(("DP", "PP", "TP", "EP", "ATTN_CP", "MOE_DP", "pp", "XX"))
-        + str(dice.choice((0, 1, 3, 7, 64, 12345)))
-        for _ in range(dice.randint(0, 4))
-    )
-    return f"[2026-11-30 08:50:23 {ranks}{line[end:]}"
-
-
-def reorder(dice: random.Random, line: str, _other: str) -> str:
-    fields = line.split(", ")
-    dice.shuffle(fields)
-    return ", ".join(fields)
-
-
-def nest(dice: random.Random, line: str, _other: str) -> str:
-    opener = dice.choice(
-        ("[", "[[", "(", "{", "[2026-11-30 08:50:23 PP1] [", '{"message": "', "server_args={'a': '")
-    )
-    return opener + line + dice.choice(("", "]", ")", '"}', "'}"))
-
-
-MUTATIONS: tuple[Mutation, ...] = (
-    flip, cut, drop, duplicate, splice, glue, insert, renumber, swap_ranks, reorder, nest,
-)  # fmt: skip
-
-
 # --- what must hold ----------------------------------------------------------------------------
 
 
@@ -224,47 +105,133 @@ def check_bounds(record: Record | None) -> None:
         assert record.pp_rank is None or 0 <= record.pp_rank < 64
 
 
-def own_title(message: str) -> str:
-    """The title a scheduler of the line's own ranks would have."""
-    return "_".join(["sglang::scheduler", *re.findall("[A-Z_]+[0-9]+", message.partition("]")[0])])
+# --- a whole exporter --------------------------------------------------------------------------
+
+STAGES = 8
+MOST_SERIES = 700
+"""For one 8-GPU host with one 8-stage server (DESIGN.md)."""
+LINES_A_SECOND = 1_000
+MAIN = "/venv/bin/python -m sglang.launch_server"
+OWN_TITLES = (
+    *(f"sglang::scheduler_PP{rank}" for rank in range(STAGES)), MAIN, "sglang::detokenizer",
+)  # fmt: skip
+_STAMPED_RANK = re.compile(r" PP([0-7])\]")
 
 
-def mutate_and_check(count: int, seed: int) -> tuple[Counter[str], float]:
-    """Mutates `count` lines one to three times; returns what became of them and µs a line."""
-    dice = random.Random(seed)
-    lines = real_lines()
-    others = [line for line in lines if " batch" not in line]
+class EightStages:
+    """Admission, model and collector of a host with eight GPUs whose own processes log the lines.
+
+    Attributes:
+        lines: How many it was given.
+        most_series: The longest exposition so far.
+    """
+
+    def __init__(self, rig: Rig, dice: random.Random) -> None:
+        self.lines = 0
+        self.most_series = 0
+        self._rig = rig
+        self._dice = dice
+        unit = ServerConfig(
+            "kimi", unit="kimi.service", stages={rank: (str(rank),) for rank in range(STAGES)}
+        )
+        source = JournalSource("kimi", JournalMatch(unit=unit.unit), is_wanted)
+        self._ingest = Ingest(
+            [Feed(source, "kimi")], mapper=StageMapper((unit,)), clock=lambda: rig.now
+        )
+        self._process = ProcessCollector(registry=None)
+        rig.start()
+        self._line("[2026-11-30 08:49:36] server_args=ServerArgs(pp_size=8, tp_size=1)", MAIN)
+        self._line("[2026-11-30 08:49:40] The server is fired up and ready to roll!", MAIN)
+        self.second()
+
+    def take(self, message: str) -> None:
+        """A line, more often than not from the process whose rank it names."""
+        stamped = _STAMPED_RANK.search(message, 0, 60)
+        if stamped is not None and self._dice.random() < 0.7:
+            title = OWN_TITLES[int(stamped[1])]
+        else:
+            title = self._dice.choice(OWN_TITLES)
+        self._line(message, title)
+        self.lines += 1
+        if self.lines % LINES_A_SECOND == 0:
+            self.second()
+        if self.lines % (20 * LINES_A_SECOND) == 0:
+            self.check_exposition()
+
+    def second(self) -> None:
+        """The GPUs go on as well."""
+        self._rig.round()
+        for record in self._rig.records:
+            self._ingest.handle(record)
+        self._rig.records.clear()
+
+    def check_exposition(self) -> None:
+        """Bounded in number, labels and values."""
+        families = self._families()
+        samples = [sample for family in families for sample in family.samples]
+        self.most_series = max(self.most_series, len(samples))
+        assert len(samples) <= MOST_SERIES
+        for name, labels, value, *_ in samples:
+            assert isfinite(value), (name, labels)
+            assert value >= 0, (name, labels)
+            assert labels.get("dp_rank", "0") == "0", (name, labels)
+            assert labels.get("pp_rank", "0") in "01234567", (name, labels)
+            assert all(len(text) <= 256 for text in labels.values()), (name, labels)
+            assert KEY not in str(labels)
+
+    def _families(self) -> list[Metric]:
+        snapshot = self._ingest.snapshot()
+        state = self._ingest.state(snapshot)
+        state = replace(state, driver=self._rig.rounds.tally.copy())
+        return list(SnapshotCollector(snapshot, state, self._process).collect())
+
+    def _line(self, message: str, title: str) -> None:
+        pid = 4000 + OWN_TITLES.index(title)
+        self._ingest.handle(LogLine("kimi", self._rig.now, message, pid, title, "launch"))
+
+
+# --- the runs ----------------------------------------------------------------------------------
+
+
+def mutate_and_check(count: int, seed: int, rig: Rig) -> tuple[Counter[str], float, int]:
+    """Mutates `count` lines; returns what became of them, µs a line and the most series."""
+    mutator = LineMutator(seed)
+    dice = mutator.dice
+    host = EightStages(rig, dice)
     outcomes: Counter[str] = Counter()
     admission = Admission()
     started = time.process_time()
     for number in range(count):
         if number % LINES_IN_ONE_SERVER == 0:
             admission = Admission()
-        message = dice.choice(lines if dice.random() < 0.8 else others)
-        for _ in range(dice.randint(0, 3)):
-            message = dice.choice(MUTATIONS)(dice, message or " ", dice.choice(lines))
+        message = mutator.line()
         title = own_title(message) if dice.random() < 0.5 else dice.choice(TITLES)
         outcomes[check(message, title, admission, number)] += 1
-    return outcomes, (time.process_time() - started) / count * 1e6
+        host.take(message)
+    microseconds = (time.process_time() - started) / count * 1e6
+    host.check_exposition()
+    return outcomes, microseconds, host.most_series
 
 
-def test_mutated_lines_break_nothing():
-    outcomes, _ = mutate_and_check(10_000, seed=20_261_130)
+def test_mutated_lines_break_nothing(tmp_path: Path) -> None:
+    with machine(tmp_path) as rig:
+        outcomes, _, most_series = mutate_and_check(10_000, 20_261_130, rig)
     reached = {Refusal.GLUED, Refusal.MALFORMED, Refusal.NOT_SCHEDULER, Refusal.RANK_MISMATCH,
                Refusal.RANK_OUT_OF_BOUNDS, Refusal.VALUE_OUT_OF_BOUNDS, Refusal.UNVERIFIABLE,
                Refusal.NOT_MAIN, Refusal.REPEATED_ARGS}  # fmt: skip
     assert {reason.value for reason in reached} <= outcomes.keys()
     assert {"accepted Batch", "accepted ServerFacts", "accepted ServerEvent"} <= outcomes.keys()
+    assert most_series > 500  # the host shows everything it has
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_two_million_mutated_lines_break_nothing():
-    count = 2_000_000
+@pytest.mark.timeout(7200)
+def test_five_million_mutated_lines_break_nothing(tmp_path: Path) -> None:
+    count = int(os.environ.get("SOAK_MUTATED_LINES", "5_000_000"))
     seed = random.SystemRandom().randrange(2**32)
-    outcomes, microseconds = mutate_and_check(count, seed)
-    print(
-        f"\nmutated lines   {count:>9,}   seed {seed}   {microseconds:.1f} µs a line, checks included"
-    )
+    with machine(tmp_path) as rig:
+        outcomes, microseconds, most_series = mutate_and_check(count, seed, rig)
+    print(f"\n{count:,} mutated lines, seed {seed}: {microseconds:.1f} µs a line, checks included;")
+    print(f"at most {most_series} series (budget {MOST_SERIES})\n\n| outcome | lines |\n|---|---|")
     for outcome, lines in outcomes.most_common():
-        print(f"{outcome:<22}{lines:>12,}")
+        print(f"| {outcome} | {lines:,} |")

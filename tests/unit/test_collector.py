@@ -15,6 +15,7 @@ from exporter.collector import ExporterState, SnapshotCollector
 from exporter.metric_catalog import CATALOG
 from exporter.pipeline.figures import PipelineFigures, SlotFigures, StageFigures, StageState
 from exporter.records import (
+    ConfigHealth,
     DriverHealth,
     EventKind,
     GpmWindow,
@@ -42,7 +43,17 @@ DRIVER = DriverHealth(
     errors={("nvmlGpmSampleGet", "IN_USE"): 1},
     samples={Signal.UTILIZATION: 15},
 )
-STATE = ExporterState("0.1.0", SOURCES, DRIVER, {"journal:kimi": 0}, ("decode_log_interval",), True)
+STATE = ExporterState(
+    "0.1.0",
+    SOURCES,
+    DRIVER,
+    {"journal:kimi": 0},
+    ("decode_log_interval",),
+    ConfigHealth(newest_in_force=True, loaded_at=T),
+    SourceHealth("retired", lines=20, read_refusals={Refusal.NOT_WHOLE: 1}),
+    {"journal:kimi": 0, "housekeeping": 2},
+    {"busy": 3},
+)
 
 
 def everything() -> SnapshotCollector:
@@ -178,7 +189,11 @@ def test_a_hostile_server_name_is_escaped(name: str) -> None:
     assert names == {name}
 
 
+def test_what_replaced_sources_counted_stays_in_the_sums() -> None:
+    assert "exporter_journal_lines_total 1020.0" in generate_latest(everything()).decode()
+
+
 def test_refusals_of_sources_and_of_admission_add_up() -> None:
     text = generate_latest(everything()).decode()
     assert 'rejected_lines_total{reason="glued"} 1.0' in text
-    assert 'rejected_lines_total{reason="not_whole"} 2.0' in text
+    assert 'rejected_lines_total{reason="not_whole"} 3.0' in text

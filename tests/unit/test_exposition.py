@@ -1,76 +1,103 @@
-"""Our text of a scrape beside prometheus_client's own: the same, letter by letter."""
+"""One look at the exporter, shared by scrapes that come close together."""
 
-from collections.abc import Iterable
+import gzip
 
-from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-    SummaryMetricFamily,
+import pytest
+
+from exporter.exposition import SHARED_SECONDS, Exposition, content_type_of
+from exporter.snapshot import Snapshot
+from tests.unit.test_collector import STATE, ExporterState
+from tests.unit.test_pipeline_model import T, decode, facts, fold
+
+OPENMETRICS = "application/openmetrics-text"
+
+
+class Exporter:
+    """Counts a line between any two looks at it, and keeps what positions were saved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.running = 0
+        self.saved: list[int] = []
+        self.refused = {"busy": 0}
+
+    def snapshot(self) -> Snapshot:
+        self.running += 1
+        return fold(facts(pp_size=2), decode(pp=1, running=self.running)).snapshot(T + 1)
+
+    def state(self, snapshot: Snapshot) -> ExporterState:
+        return STATE
+
+    def scraped(self) -> None:
+        self.saved.append(self.running)
+
+
+@pytest.fixture(name="exporter")
+def fixture_exporter() -> Exporter:
+    return Exporter()
+
+
+@pytest.fixture(name="exposition")
+def fixture_exposition(exporter: Exporter) -> Exposition:
+    return Exposition(exporter, lambda: exporter.refused, clock=lambda: exporter.now)
+
+
+def text(exposition: Exposition, accept: str = "") -> str:
+    return exposition.body(accept, packed=False).decode()
+
+
+def running(exposition_text: str) -> int:
+    start = "sglang_pipeline_stage_running_requests{"
+    (line,) = (line for line in exposition_text.split("\n") if line.startswith(start))
+    return round(float(line.rpartition(" ")[2]))
+
+
+def test_scrapes_close_together_see_the_same_instant_in_every_format(
+    exporter: Exporter, exposition: Exposition
+) -> None:
+    plain = text(exposition)
+    exporter.now += 0.9 * SHARED_SECONDS
+    packed = exposition.body("", packed=True)
+    other = text(exposition, OPENMETRICS)
+    assert gzip.decompress(packed).decode() == plain
+    assert running(other) == running(plain) == 1
+    assert exporter.saved == [1]
+
+
+def test_a_later_scrape_sees_what_is_new_and_saves_the_position_behind_that(
+    exporter: Exporter, exposition: Exposition
+) -> None:
+    assert running(text(exposition)) == 1
+    exporter.now += SHARED_SECONDS
+    assert running(text(exposition)) == 2
+    assert exporter.saved == [1, 2]
+
+
+def test_a_look_that_could_not_be_told_saves_no_position_and_is_not_shared(
+    exporter: Exporter, exposition: Exposition
+) -> None:
+    exporter.refused = {"busy": "many"}  # type: ignore[dict-item]  # not a number
+    with pytest.raises(ValueError, match="many"):
+        text(exposition)
+    assert exporter.saved == []
+    exporter.refused = {"busy": 7}
+    assert 'sglang_pipeline_exporter_http_refused_total{reason="busy"} 7.0' in text(exposition)
+    assert exporter.saved == [2]
+
+
+@pytest.mark.parametrize(
+    "version", ["x", "", "9.1", "1.x.0", "9" * 5000, "\u0661.0.0", "1.0.0\x80"]
 )
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
-from prometheus_client.process_collector import ProcessCollector
-
-from exporter.exposition import exposition
-from tests.running import PROMETHEUS_ACCEPTS
-from tests.unit.test_collector import everything
-
-HOSTILE = ("", "a\nb", 'say "no"', "back\\slash", "\u2028é", "0.5", "{}", "\\n")
-NUMBERS = (
-    0,
-    1,
-    -1.5,
-    1e6,
-    1e21,
-    1e-9,
-    1796032800.123456,
-    float("nan"),
-    float("inf"),
-    float("-inf"),
-)
+@pytest.mark.parametrize("kind", [OPENMETRICS, "text/plain"])
+def test_a_version_that_does_not_exist_is_passed_over(kind: str, version: str) -> None:
+    first = content_type_of(f"{kind}; version={version}")
+    assert first == "text/plain; version=0.0.4; charset=utf-8"
+    second = content_type_of(f"{kind};version={version},{OPENMETRICS}")
+    assert second.startswith("application/openmetrics-text; version=1.0.0;")
 
 
-class Families:
-    """Some families, as a collector."""
-
-    def __init__(self, *families: Metric) -> None:
-        self.families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self.families
-
-
-def hostile() -> Families:
-    gauge = GaugeMetricFamily("g", 'A "help"\nof two \\ lines.', labels=("b", "a"))
-    for text in HOSTILE:
-        gauge.add_metric((text, "x"), 1)
-    counter = CounterMetricFamily("c", "Counts.", labels=("n",))
-    for number, value in enumerate(NUMBERS):
-        counter.add_metric((str(number),), value)
-    histogram = HistogramMetricFamily("h", "Spread.", labels=("z",))
-    histogram.add_metric(("1",), [("1", 2.0), ("+Inf", 3.0)], sum_value=4.5)
-    summary = SummaryMetricFamily("s", "Sum.", labels=("call",))
-    summary.add_metric(("x",), 3, 0.006)
-    return Families(gauge, counter, histogram, summary, GaugeMetricFamily("one", "One.", value=7))
-
-
-def test_the_text_is_what_the_library_writes() -> None:
-    for families in (Families(*everything().collect()), hostile()):
-        text, content_type = exposition(families, "text/plain;version=0.0.4")
-        assert text == generate_latest(families)
-        assert content_type == "text/plain; version=0.0.4; charset=utf-8"
-
-
-def test_prometheus_is_given_openmetrics_as_the_library_writes_it() -> None:
-    for families in (Families(*everything().collect()), hostile()):
-        text, content_type = exposition(families, PROMETHEUS_ACCEPTS)
-        assert text == generate_openmetrics(families)
-        assert content_type.startswith("application/openmetrics-text; version=1.0.0")
-
-
-def test_the_process_s_own_families_are_written_as_the_library_does() -> None:
-    families = Families(*ProcessCollector(registry=None).collect())
-    assert exposition(families, "")[0] == generate_latest(families)
-    assert exposition(families, PROMETHEUS_ACCEPTS)[0] == generate_openmetrics(families)
+@pytest.mark.parametrize("escaping", ["underscores", "values", "allow-utf-8"])
+def test_names_need_no_escaping(exposition: Exposition, escaping: str) -> None:
+    accept = f"{OPENMETRICS};version=1.0.0;escaping={escaping}"
+    assert content_type_of(accept).endswith(f"; escaping={escaping}")
+    assert running(text(exposition, accept)) == 1

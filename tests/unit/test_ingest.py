@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from exporter import ingest as ingest_module
-from exporter.ingest import Feed, Ingest
+from exporter import kept_sources
+from exporter.config import ServerConfig
+from exporter.ingest import Ingest
+from exporter.kept_sources import Feed
 from exporter.positions import PositionStore
 from exporter.records import (
     FatalSourceError,
     LogLine,
     Record,
     Refusal,
+    RefusedLine,
     ServerFacts,
     SourceHealth,
     SourceUnavailableError,
@@ -74,7 +77,7 @@ def make(*sources: Script, **parts: object) -> Ingest:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest_module, "FIRST_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(kept_sources, "FIRST_RETRY_SECONDS", 0.0)
 
 
 def batches(ingest: Ingest) -> int:
@@ -235,3 +238,81 @@ async def test_a_probe_does_not_sit_out_its_pause_once_the_server_fired_up() -> 
     await until(lambda: pauses == [5.0, 10.0])
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_record_that_breaks_the_model_costs_itself_alone() -> None:
+    def tap(record: Record, _line: LogLine | None) -> None:
+        if isinstance(record, RefusedLine):
+            raise ValueError  # noqa: TRY004  # a bug
+
+    ingest = make(Script(line(), line(title="bash"), line()), tap=tap)
+    await ingest.run()
+    assert batches(ingest) == 2
+    assert ingest.crashes.counts["journal:kimi"] == 1
+
+
+async def test_housekeeping_goes_on_after_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.ingest.TICK_SECONDS", 0.0)
+    monkeypatch.setattr("exporter.crashes.FIRST_PAUSE_SECONDS", 0.0)
+    ingest = make(Script(None))
+    looks = 0
+
+    def look(_snapshot: object) -> None:
+        nonlocal looks
+        looks += 1
+        if looks < 3:
+            raise ValueError
+
+    monkeypatch.setattr(ingest._methods, "look", look)
+    running = asyncio.create_task(ingest.run())
+    await until(lambda: looks > 3)
+    assert ingest.crashes.counts["housekeeping"] == 2
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+class ForgetsWhenClosed(Script):
+    """Has a position only while it is open, as files have."""
+
+    def __init__(self, *steps: Record | Exception | None) -> None:
+        super().__init__(*steps)
+        self.is_open = False
+
+    async def open(self, position: Position | None) -> None:
+        await super().open(position)
+        self.is_open = True
+
+    def position(self) -> Position | None:
+        return {"read": self.read} if self.is_open else None
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+async def test_a_scrape_while_a_source_is_down_keeps_its_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the scrape shows was read before the source broke: it must not be read again."""
+    monkeypatch.setattr(kept_sources, "FIRST_RETRY_SECONDS", 1000.0)
+    positions = PositionStore(tmp_path / "positions.json")
+    source = ForgetsWhenClosed(line(), line(), SourceUnavailableError("gone"))
+    ingest = make(source, positions=positions)
+    running = asyncio.create_task(ingest.run())
+    await until(lambda: source.health.last_error == "gone" and not source.is_open)
+    ingest.scraped()
+    assert positions.position("journal:kimi") == {"read": 2}
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    positions.close()
+
+
+def test_a_withdrawn_fact_is_what_the_server_says_itself() -> None:
+    ingest = make()
+    ingest.configure([ServerConfig("kimi", facts={"pp_size": 8, "tp_size": 2})])
+    ingest.handle(told("server_args", pp_size=4))
+    assert facts_of(ingest) == {"pp_size": 8, "tp_size": 2}
+    ingest.configure([ServerConfig("kimi", facts={"decode_log_interval": 41})])
+    assert facts_of(ingest) == {"pp_size": 4, "tp_size": None, "decode_log_interval": 41}
+    ingest.handle(line(pp=3, title="sglang::scheduler_PP3"))
+    ingest.handle(line(pp=4, title="sglang::scheduler_PP4"))
+    assert ingest.snapshot().refused_lines == {Refusal.RANK_OUT_OF_BOUNDS: 1}, "bounded by 4 now"

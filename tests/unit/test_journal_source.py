@@ -7,7 +7,6 @@ import errno
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,8 +19,10 @@ import pytest
 
 from exporter.records import LogLine, Record, Refusal, SourceUnavailableError
 from exporter.sources import Position
+from exporter.sources.journal.damage import DamageWatch
 from exporter.sources.journal.entries import EntryReader
 from exporter.sources.journal.position import ReadTo
+from exporter.sources.journal.reader import open_file
 from exporter.sources.journal.source import JournalMatch, JournalSource
 from tests.journal_writer import JournalWriter, journal_remote
 from tests.journald import hand_started_journald, why_not
@@ -318,6 +319,61 @@ async def test_damage_met_while_following_is_a_gap(journal: JournalWriter) -> No
         await followed.until(lambda: followed.source.health.gaps > 0)
         assert len(followed.messages) == len(set(followed.messages)) < 2002
         assert followed.source.health.gaps == 1
+
+
+async def test_a_damaged_entry_before_the_end_of_a_file_is_met_once_and_not_by_each_life(
+    journal: JournalWriter,
+) -> None:
+    """The entry behind it makes libsystemd drop the file, and with it goes the cursor."""
+    for number in range(3):
+        journal.write(f"batch {number}")
+    archived = journal.rotate()
+    assert archived is not None
+    damage_the_last_two_entries(archived)
+    async with following(journal.directory, from_start=True) as followed:
+        await followed.until(lambda: followed.source.health.lines == 2)
+        assert followed.messages == ["batch 0"]
+        assert followed.source.health.gaps > 0
+        position = followed.source.position()
+    journal.write("batch behind")
+    journal.flush()
+    async with following(journal.directory, position) as followed:
+        assert await followed.until_lines(1) == ["batch behind"]
+        assert followed.source.health.lines == 1
+
+
+def damage_the_last_two_entries(path: Path) -> None:
+    """The last but one loses its boot id and its fields, the last is an entry no more.
+
+    systemd's JOURNAL_FILE_FORMAT: an object begins with its type and, at 8, its size; of an entry
+    (type 3) the boot id begins at 40, and its fields follow. The header tells at 88 where objects
+    begin, at 136 where the last of them does.
+    """
+    data = bytearray(path.read_bytes())
+    at, last = (int.from_bytes(data[field : field + 8], "little") for field in (88, 136))
+    entries = []
+    while at <= last:
+        size = int.from_bytes(data[at + 8 : at + 16], "little")
+        if data[at] == 3:
+            entries.append((at, size))
+        at += (size + 7) // 8 * 8
+    (damaged, size), (lost, _) = entries[-2:]
+    data[damaged + 40 : damaged + size] = b"\xa5" * (size - 40)
+    data[lost : lost + 8] = b"\xa5" * 8
+    path.write_bytes(data)
+
+
+async def test_a_file_that_is_just_being_made_is_no_damage(journal: JournalWriter) -> None:
+    """Between its creation and its header it looks like one that was cut to nothing."""
+    journal.write("batch 0")
+    journal.flush()
+    new, cut = journal.directory / "new.journal", journal.directory / "cut.journal"
+    new.touch()
+    cut.touch()
+    looking = asyncio.create_task(DamageWatch(open_file, UNIT).newly_damaged([new, cut], 0))
+    await asyncio.sleep(0)  # it has seen both empty
+    shutil.copy(journal.active_file, new)
+    assert await looking == 1
 
 
 async def test_a_cursor_from_the_future_does_not_wait_for_ever(journal: JournalWriter) -> None:
@@ -746,7 +802,7 @@ async def test_a_real_journald_is_followed_through_its_own_rotation() -> None:
             say("batch 1\\nbatch nul\\0batch rest\\n")
             say("batch unfinished")
             await followed.until_lines(1)
-            journald.send_signal(signal.SIGUSR2)
+            journald.rotate()
             say("batch 2\\n")
             await followed.until(lambda: "batch 2" in followed.messages)
             assert followed.messages[-2:] == ["batch 1", "batch 2"]

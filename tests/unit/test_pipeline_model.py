@@ -418,6 +418,18 @@ class TestRestartsAndPeers:
         assert [figures.pp_rank for figures in pipeline.stages] == [0, 1]
         assert len(pipeline.active_stages_seconds) <= 3
 
+    def test_a_stage_that_is_back_counts_on_where_an_earlier_launch_left_it(self) -> None:
+        model = fold(facts(pp_size=4), decode(pp=3), decode(pp=3))
+        model.fold(facts(new_launch=True, pp_size=2))
+        assert [shown.pp_rank for shown in model.snapshot(T).servers[0].stages] == [0, 1]
+        model.fold(facts(new_launch=True, pp_size=4))
+        assert stage(model.snapshot(T), 3).running_reqs is None
+        model.fold(decode(pp=3))
+        (counted,) = (
+            mode for mode in stage(model.snapshot(T), 3).modes if mode.mode is Mode.DECODE
+        )
+        assert counted.batches == 3
+
     def test_a_setting_once_seen_is_not_recommended_for_a_line_without_it(self) -> None:
         """SGLang prints `nan%` at the start of each window."""
         model = fold(decode(forward_occupancy_ratio=0.9), decode(forward_occupancy_ratio=None))

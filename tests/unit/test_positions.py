@@ -256,3 +256,17 @@ def test_no_file_is_left_beside_the_state(path: Path) -> None:
 )
 def test_the_default_place_of_the_file(environment: dict[str, str], expected: Path) -> None:
     assert default_path(environment) == expected
+
+
+def test_a_forgotten_source_begins_anew_and_does_not_come_back(path: Path) -> None:
+    clock = Clock()
+    store = PositionStore(path, clock=clock)
+    store.scraped(at(5) | {"other": {"line": 1}})
+    store.tick(at(6))
+    store.forget([NAME])
+    assert saved(path) == {"other": {"line": 1}}
+    clock.now += REREAD_SECONDS + 60
+    store.tick({})
+    store.started(NAME, {"line": 70})
+    assert store.position(NAME) == {"line": 70}
+    store.close()

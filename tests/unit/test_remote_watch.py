@@ -193,7 +193,7 @@ def empty_recording() -> web.Response:
 
 
 async def outcome_of(address: str) -> Outcome:
-    return await watch_exporter(address, 0.01)
+    return await watch_exporter(RemoteExporter(address), 0.01)
 
 
 async def test_an_older_exporter_is_told_to_be_updated() -> None:
@@ -235,7 +235,7 @@ async def test_user_and_password_of_the_address_are_used_and_never_shown(
     caplog.set_level(logging.DEBUG)
     wanted = "Basic " + base64.b64encode(b"user:gehe:im").decode()
     async with server_of(authorization=wanted, recording=empty_recording) as address:
-        with pytest.raises(ExporterError, match="401; give its user and password"):
+        with pytest.raises(ExporterError, match="401; give its user in the address"):
             await outcome_of(address)
         wrong = address.replace("//", "//user:falsch@")
         with pytest.raises(ExporterError, match="are user and password right") as error:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from exporter.diagnosis.findings import Verdict
-from exporter.ingest import Feed, Ingest
+from exporter.ingest import Ingest
+from exporter.kept_sources import Feed
 from exporter.page.verdicts import RunningVerdicts
 from exporter.page.words import figures_sentence, queued, switch_on, waits
 from exporter.pipeline.figures import PipelineFigures, SlotFigures

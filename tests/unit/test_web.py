@@ -35,6 +35,7 @@ class Served:
         self.scrapes = 0
         self.waiting: dict[str, str] = {}
         self.broken = False
+        self.crashes: list[str] = []
         self.source = SourceHealth("journal:kimi", up=True, lines=3)
 
     def snapshot(self) -> Snapshot:
@@ -60,6 +61,9 @@ class Served:
 
     def waiting_for(self) -> dict[str, str]:
         return self.waiting
+
+    def crashed(self, task: str, error: Exception) -> None:
+        self.crashes.append(task)
 
 
 @pytest.fixture(name="served")
@@ -113,17 +117,18 @@ async def test_a_client_that_takes_gzip_gets_the_same_text_packed(
         assert b"sglang_pipeline_stage_batches_total" in gzip.decompress(await answer.read())
 
 
-async def test_positions_are_kept_for_each_answered_get_and_for_nothing_else(
+async def test_positions_are_kept_for_scrapes_and_for_nothing_else(
     http: aiohttp.ClientSession, served: Served
 ) -> None:
-    async with http.get("/metrics"):
-        pass
-    assert served.scrapes == 1
     async with http.head("/metrics"), http.get("/"), http.get("/-/ready"):
         pass
     served.broken = True
     async with http.get("/metrics") as answer:
         assert answer.status == 500
+    assert served.scrapes == 0
+    served.broken = False
+    async with http.get("/metrics"):
+        pass
     assert served.scrapes == 1
 
 
@@ -374,3 +379,11 @@ async def test_malformed_requests_write_nothing_to_the_log(
 async def test_a_wrong_method_is_told_the_right_ones(http: aiohttp.ClientSession) -> None:
     async with http.post("/metrics") as answer:
         assert "GET" in answer.headers["Allow"]
+
+
+async def test_reloading_over_http_is_off_unless_it_is_turned_on(
+    http: aiohttp.ClientSession,
+) -> None:
+    async with http.post("/-/reload") as answer:
+        assert answer.status == 403
+        assert "--web.enable-reload" in await answer.text()

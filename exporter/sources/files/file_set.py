@@ -51,6 +51,10 @@ class FileSet:
         """How far each file was read, of those that can be found again."""
         return [file.bookmark() for file in self._files.values() if file.is_linked()]
 
+    def matches(self, path: str) -> bool:
+        """Whether a file is there now, under a name that one of the globs matches."""
+        return Path(path) in self._matching()
+
     def take_up(self, bookmark: Bookmark) -> None:
         """Goes on where a bookmark stands, wherever that file is now."""
         original = _opened(Path(bookmark.path))

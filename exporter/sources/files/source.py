@@ -126,10 +126,12 @@ class FilesSource:
         except (KeyError, TypeError, ValueError):
             self._lost("the saved position is unusable: reading from now")
             return False
+        # With other globs, files match that were there all the time, and some match no more.
+        is_same = position.get("patterns") == list(self._patterns)
         for bookmark in bookmarks:
-            self._files.take_up(bookmark)
-        # With other globs, files match that were there all the time.
-        return position.get("patterns") == list(self._patterns)
+            if is_same or self._files.matches(bookmark.path):
+                self._files.take_up(bookmark)
+        return is_same
 
     def _scan(self, *, from_start: bool) -> None:
         self._scanned_at = self._monotonic()

@@ -28,7 +28,7 @@ HUNG_SECONDS = 5.0
 """A driver call that takes longer makes the source down until it returns."""
 _ENDING_SECONDS = 1.0
 _OPEN_SECONDS = 10.0
-_CLOSE_SECONDS = 1.0
+_CLOSE_SECONDS = 0.6
 _LOOK_SECONDS = 0.5
 
 

@@ -2,8 +2,8 @@
 
 Seen with systemd 252: a damaged file is dropped from a reader in the middle of reading, or damaged
 entries are stepped over, and nothing is said; the next entry is simply a later one. So the header's
-own count is compared with the entries that can be reached, and the last entry of the server reached
-from the front with the last one reached from the back (its index may be damaged alone).
+own count is compared with the entries that can be reached, and those of the server among them with
+what its index gives, from the front and from the back (it may be damaged alone).
 Header layout: systemd's JOURNAL_FILE_FORMAT, unchanged since 2012.
 """
 
@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from exporter.sources.journal.entries import EntryReader, JournalMatch
+from exporter.sources.journal.entries import EntryReader, JournalMatch, field_or_none
 from exporter.sources.journal.position import ENTRIES_A_TURN, MAX_ENTRIES
 
 _HEADER = struct.Struct("<8s144xQ32xQ")
 """Signature, n_entries at 152, tail_entry_realtime at 192."""
 _SIGNATURE = b"LPKSHHRH"
+BEING_MADE_SECONDS = 0.5
+"""How long a new file may have no header yet; it takes journald well under a millisecond."""
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class DamageWatch:
 
     def __init__(self, open_file: Callable[[Path], EntryReader], match: JournalMatch) -> None:
         self._open_file = open_file
-        self._match = str(match)
+        self._match = match
         self._reported: set[tuple[int, int]] = set()
 
     async def newly_damaged(self, files: Iterable[Path], after_us: int) -> int:
@@ -55,7 +58,7 @@ class DamageWatch:
         return damaged
 
     async def _is_whole(self, path: Path, after_us: int) -> bool:
-        header = _header(path)
+        header = await _header_once_made(path)
         if header is None:
             return False
         if header.tail_realtime_us <= after_us:
@@ -68,14 +71,30 @@ class DamageWatch:
             return False
         try:
             reader.seek_head()
-            if await _walk(reader) < min(header.entries, MAX_ENTRIES):
+            reached, own = await self._reached(reader, after_us)
+            if reached < min(header.entries, MAX_ENTRIES):
                 return False
-            reader.add_match(self._match)
-            return await _meets_its_end(reader, after_us)
+            reader.add_match(str(self._match))
+            return await _meets_its_end(reader, after_us, own)
         except OSError:
             return False
         finally:
             reader.close()
+
+    async def _reached(self, reader: EntryReader, after_us: int) -> tuple[int, int]:
+        """How many entries follow, up to a bound, and how many of them are unread and the server's.
+
+        By their field, not by the index of their field, which may be damaged alone.
+        """
+        count = own = 0
+        value = self._match.value.encode()
+        while count < MAX_ENTRIES and reader.next_entry():
+            count += 1
+            if reader.realtime_us() > after_us:
+                own += field_or_none(reader, self._match.field) == value
+            if count % ENTRIES_A_TURN == 0:
+                await asyncio.sleep(0)
+        return count, own
 
 
 async def _walk(reader: EntryReader) -> int:
@@ -88,23 +107,35 @@ async def _walk(reader: EntryReader) -> int:
     return count
 
 
-async def _meets_its_end(reader: EntryReader, after_us: int) -> bool:
-    """Whether walking on from an instant gets to the entry that is last when seen from the end."""
+async def _meets_its_end(reader: EntryReader, after_us: int, own: int) -> bool:
+    """Whether walking on from an instant gets to the entry that is last when seen from the end.
+
+    And meets at least `own` on the way.
+    """
     reader.seek_tail()
     if not reader.previous_entry() or reader.realtime_us() <= after_us:
-        return True
+        return own == 0
     last = reader.cursor()
     reader.seek_realtime(after_us)
     count = await _walk(reader)
     # More entries than were walked, or one written since, are no damage.
     return count == MAX_ENTRIES or (
-        count > 0 and (reader.test_cursor(last) or _holds(reader, last))
+        count >= max(own, 1) and (reader.test_cursor(last) or _holds(reader, last))
     )
 
 
 def _holds(reader: EntryReader, cursor: str) -> bool:
     """Whether an entry can be found again by stepping back a little: the file has just grown."""
     return any(reader.previous_entry() and reader.test_cursor(cursor) for _ in range(100))
+
+
+async def _header_once_made(path: Path) -> _Header | None:
+    """As `_header`, of a file that may have been created a moment ago."""
+    for _ in range(round(BEING_MADE_SECONDS / _LOOK_AGAIN_SECONDS)):
+        if (header := _header(path)) is not None:
+            return header
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+    return _header(path)
 
 
 def _header(path: Path) -> _Header | None:

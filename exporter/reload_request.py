@@ -1,0 +1,31 @@
+"""POST /-/reload: the configuration is read again, and the answer says what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+Reload = Callable[[], Awaitable[str | None]]
+"""Reloads; returns why the old configuration stays, or `None`."""
+
+
+class ReloadRequest:
+    """Answers requests to reload, where they are allowed."""
+
+    def __init__(self, reload: Reload | None) -> None:
+        """`None`: they are not."""
+        self._reload = reload
+
+    async def answer(self, _request: web.Request) -> web.Response:
+        """200 once the newest configuration is in force, else 422 with the mistakes; 403 if off."""
+        if self._reload is None:
+            return web.Response(
+                status=403,
+                text="reloading over HTTP is off; --web.enable-reload turns it on, and SIGHUP "
+                "reloads in any case\n",
+            )
+        said = await self._reload()
+        if said is None:
+            return web.Response(text="reloaded\n")
+        return web.Response(status=422, text=f"kept the old configuration:\n{said}\n")

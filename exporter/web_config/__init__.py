@@ -1,0 +1,1 @@
+"""Who may ask, over which connection: the web configuration in exporter-toolkit's format."""
