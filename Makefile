@@ -76,8 +76,8 @@ previews: $(VENV)/.dev ## Draw docs/images from live demos (12 minutes; needs De
 	$(BIN)/python -m bench.page_previews --output docs/images
 	$(BIN)/python -m bench.previews --output docs/images
 
-bench: $(VENV)/.dev ## What the exporter costs, against a fake driver (bench/README.md names the rest)
-	$(BIN)/python -m bench.exporter_cost
+bench: $(VENV)/.dev ## The exporter beside its peers: a table of ratios (20 minutes; QUICK=--quick: one)
+	$(BIN)/python -m bench.host_rows --output docs/images $(QUICK)
 
 golden: $(VENV)/.dev ## Rewrite expected files; review the diff like code
 	$(BIN)/python -m pytest -m "not soak" --update-golden tests/test_golden.py

@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 
 from exporter.collector import ExporterState, SnapshotCollector
+from exporter.exposition_text import text_of
 from exporter.snapshot import Snapshot
 
 LOOKS_PER_SECOND = 10.0
@@ -117,11 +118,11 @@ def content_type_of(accept: str) -> str:
 
 def _encoder(accept: str) -> tuple[Callable[[_Look], bytes], str]:
     encode, content_type = choose_encoder(_known_formats(accept))
-    if isinstance(encode, partial) and encode.keywords.get("escaping") in ("underscores", "values"):
-        # Both leave names like ours alone. The encoder goes through them letter by letter, which
-        # doubles its time, and with "values" sends "U__" before each of them.
-        encode = partial(encode.func, **encode.keywords | {"escaping": "allow-utf-8"})
-    return encode, content_type
+    if isinstance(encode, partial) and encode.keywords.get("escaping") == "dots":
+        return encode, content_type  # doubles each underscore of a name
+    # All others leave names like ours alone, but "values" sends "U__" before each of them.
+    open_metrics = content_type.startswith("application/openmetrics-text")
+    return lambda look: text_of(look.families, open_metrics=open_metrics), content_type
 
 
 def _known_formats(accept: str) -> str:
