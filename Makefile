@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system install-service uninstall-service demo test soak lint format docs docs-check dashboards dashboards-check manifests previews bench golden clean
+.PHONY: help install system install-service uninstall-service demo test soak lint format docs docs-check dashboards dashboards-check manifests previews bench golden image image-test clean
 
 help: ## What each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-17s %s\n", $$1, $$2}'
@@ -76,11 +76,17 @@ previews: $(VENV)/.dev ## Draw docs/images from live demos (12 minutes; needs De
 	$(BIN)/python -m bench.page_previews --output docs/images
 	$(BIN)/python -m bench.previews --output docs/images
 
-bench: $(VENV)/.dev ## What the exporter costs, against a fake driver (bench/README.md names the rest)
-	$(BIN)/python -m bench.exporter_cost
+bench: $(VENV)/.dev ## The exporter beside its peers: a table of ratios (20 minutes; QUICK=--quick: one)
+	$(BIN)/python -m bench.host_rows --output docs/images $(QUICK)
 
 golden: $(VENV)/.dev ## Rewrite expected files; review the diff like code
 	$(BIN)/python -m pytest -m "not soak" --update-golden tests/test_golden.py
+
+image: ## Build the container image with docker, podman or buildah
+	@deploy/container/build
+
+image-test: $(VENV)/.dev ## Build the image from nothing and run it (root, buildah, debootstrap)
+	@$(BIN)/python -m tests.image
 
 clean: ## Remove what was built here
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

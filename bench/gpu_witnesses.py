@@ -117,11 +117,15 @@ class NvitopExporter:
                 ):
                     self.readings.append((at, sample.value / PERCENT))
 
+    @property
+    def pid(self) -> int | None:
+        """Of its process; `None` if it does not run."""
+        running = self._process is not None and self._process.poll() is None
+        return self._process.pid if self._process is not None and running else None
+
     def meter(self) -> ProcessMeter | None:
         """See `Witness`."""
-        if self._process is None or self._process.poll() is not None:
-            return None
-        return ProcessMeter(self._process.pid)
+        return None if self.pid is None else ProcessMeter(self.pid)
 
     def close(self) -> None:
         """See `Witness`."""

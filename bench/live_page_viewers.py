@@ -23,9 +23,8 @@ from pathlib import Path
 
 import aiohttp
 
-from bench.exporter_cost import STAGES, cpu_seconds, lines
-from tests.fake_nvml import FakeNvml
-from tests.journal_writer import JournalWriter
+from bench.played_server import played
+from bench.processor_time import processor_seconds, thread_seconds
 from tests.running import RunningExporter
 
 WARM_UP_SECONDS = 45.0
@@ -91,60 +90,23 @@ class Viewers:
             thread.join()
 
 
+def both(pid: int) -> tuple[float, float]:
+    """Processor time of the main thread and of all others."""
+    main = thread_seconds(pid)[pid]
+    return main, processor_seconds(pid) - main
+
+
 def measure(running: RunningExporter, into: Stretch, seconds: float) -> None:
     """One stretch."""
-    before, began = cpu_seconds(running.pid), time.monotonic()
+    before, began = both(running.pid), time.monotonic()
     while (now := time.monotonic()) < began + seconds:
         running.get("/metrics")
         into.scrapes.append(time.monotonic() - now)
         time.sleep(SCRAPE_SECONDS)
-    after = cpu_seconds(running.pid)
+    after = both(running.pid)
     into.seconds += time.monotonic() - began
     into.main += after[0] - before[0]
     into.others += after[1] - before[1]
-
-
-@contextmanager
-def exporter(folder: Path) -> Iterator[RunningExporter]:
-    """The exporter, and a server that prints."""
-    fake = FakeNvml(folder / "nvml", gpus=STAGES)
-    for rank in range(STAGES):
-        fake.control.gpu[rank].period_seconds = 0.3
-        fake.control.gpu[rank].duty = 0.4 + 0.05 * rank
-    journal = folder / "journal"
-    config = folder / "exporter.yaml"
-    stages = ", ".join(f"{rank}: [{rank}]" for rank in range(STAGES))
-    config.write_text(
-        f"journal_directory: {journal}\nservers:\n  - unit: sglang.service\n"
-        f"    facts: {{pp_size: {STAGES}}}\n    stages: {{{stages}}}\n"
-    )
-    done = threading.Event()
-
-    def serve(writer: JournalWriter) -> None:
-        second = 0
-        while not done.wait(1.0):
-            for rank, message in lines(second):
-                writer.write(
-                    message,
-                    pid=4000 + rank,
-                    cmdline=f"sglang::scheduler_PP{rank}",
-                    unit="sglang.service",
-                )
-            writer.flush()
-            second += 1
-
-    arguments = ["serve", "--config", str(config)]
-    with (
-        JournalWriter(journal) as writer,
-        RunningExporter(arguments, folder, fake.environment()) as running,
-    ):
-        printing = threading.Thread(target=serve, args=(writer,))
-        printing.start()
-        try:
-            yield running
-        finally:
-            done.set()
-            printing.join()
 
 
 def main() -> int:
@@ -155,7 +117,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     bare, watched = Stretch(), Stretch()
-    with tempfile.TemporaryDirectory() as folder, exporter(Path(folder)) as running:
+    with tempfile.TemporaryDirectory() as folder, played(Path(folder)) as running:
         viewers = Viewers(running.url, given.viewers)
         time.sleep(WARM_UP_SECONDS)
         for _ in range(given.rounds):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.exporter_cost import STAGES, lines
+from bench.played_server import LINES_PER_SECOND, STAGES, batch_line
 from exporter.admission import Admission
 from exporter.recent.records import MOST_SECONDS, RecentRecords
 from exporter.records import GpmWindow, GpuGauges, LogLine, Record, RingSamples, Signal
@@ -72,7 +72,8 @@ def main() -> None:
     for second in range(SIMULATED_SECONDS):
         now = BEGAN_AT + second
         fed: list[tuple[Record, LogLine | None]] = [(r, None) for r in gpu_records(now, rng)]
-        for rank, message in lines(second):
+        for number in range(LINES_PER_SECOND):
+            rank, message = batch_line(second * LINES_PER_SECOND + number)
             title = f"sglang::scheduler_PP{rank}"
             line = LogLine("sglang", now, message, 4000 + rank, title)
             if (made := admission.admit(line)) is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from prometheus_client.metrics_core import (
@@ -44,6 +44,8 @@ class ExporterState:
     """Counts of sources that were replaced or removed."""
     crashes: Mapping[str, int]
     """By task."""
+    http_refused: Mapping[str, int] = field(default_factory=dict)
+    """Connections and requests, by reason."""
 
 
 class SnapshotCollector:
@@ -217,6 +219,8 @@ class SnapshotCollector:
             (catalog.CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP, state.config.loaded_at),
         ):
             self._put(key, (), value)
+        for reason, count in state.http_refused.items():
+            self._put(catalog.HTTP_REFUSED, (reason,), count)
         self._rejected()
         self._driver()
 

@@ -11,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from prometheus_client.exposition import generate_latest
-
 from exporter.collector import SnapshotCollector
 from exporter.config import Config, ServerConfig
 from exporter.crashes import Crashes, kept_running
+from exporter.exposition_text import text_of
 from exporter.ingest import Ingest
 from exporter.kept_sources import Feed
 from exporter.live_sources import LiveFeeds, ingest_of, live_ingest
@@ -176,7 +175,8 @@ def replay_once(path: Path) -> str:
         log.warning("%s", summary)
     ingest.finish()
     snapshot = ingest.snapshot()
-    return generate_latest(SnapshotCollector(snapshot, ingest.state(snapshot), None)).decode()
+    families = SnapshotCollector(snapshot, ingest.state(snapshot), None).collect()
+    return text_of(families, open_metrics=False).decode()
 
 
 async def replay(path: Path, config: Config) -> None:

@@ -570,3 +570,11 @@ CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP = _add(
     "When the configuration in force was loaded, as seconds since 1970. A file that is read again "
     "and says the same does not count.",
 )
+HTTP_REFUSED = _add(
+    _self,
+    _C,
+    "exporter_http_refused_total",
+    ("reason",),
+    "Connections and requests refused by a limit or as malformed. Wrong paths, methods and "
+    "parameters are answered, not counted.",
+)

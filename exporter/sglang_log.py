@@ -87,6 +87,7 @@ def parse_line(message: str) -> ParsedLine:
     if layout is not None:
         line = layout.read(message)
         if line is not None:
+            _newest_plain[0] = message
             return line
     return _parse_slowly(message)
 
@@ -102,6 +103,8 @@ def storable(message: str) -> str | None:
     Unknown fields, whatever a traceback quotes and every free text are left out. The result
     parses to the same record, but for its count of unknown fields. `None`: nothing may be kept.
     """
+    if message is _newest_plain[0]:
+        return message
     layout = _layouts.get(_outline(message))
     if layout is not None and layout.read(message) is not None:
         return message  # a layout holds known fields alone
@@ -132,6 +135,8 @@ _TWIN = re.compile(r"(?:Decode|Prefill) batch\w")
 MAX_LAYOUTS = 128
 MAX_OUTLINE_CHARS = 1024
 _layouts: dict[bytes, Layout] = {}
+_newest_plain = [""]
+"""The line that a layout has read last: whoever keeps it asks at once what of it may be kept."""
 
 
 def _outline(message: str) -> bytes:

@@ -7,7 +7,6 @@ configuration. No error page shows a path or a stack trace.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import logging
 import os
@@ -18,12 +17,11 @@ from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.process_collector import ProcessCollector
 
 from exporter.api import pipeline_json, timeline_json
-from exporter.collector import ExporterState, SnapshotCollector
+from exporter.collector import ExporterState
 from exporter.config import Config
+from exporter.exposition import Exposition, content_type_of, takes_gzip
 from exporter.page.feed import LiveFeed
 from exporter.page.files import PageFiles
 from exporter.page.stream import LiveStream
@@ -38,22 +36,18 @@ from exporter.snapshot import Snapshot
 from exporter.web_config.file import WebConfigFile
 from exporter.web_config.guard import Guard
 from exporter.web_config.tls import CurrentContext
+from exporter.web_limits.connections import Limits
+from exporter.web_limits.refusals import Refusals
+from exporter.web_limits.requests import Turns
+from exporter.web_limits.runner import LimitedRunner
 
 log = logging.getLogger(__name__)
 
-_CLIENT_ERRORS = logging.getLogger(__name__ + ".client_errors")
-_CLIENT_ERRORS.setLevel(logging.CRITICAL)
-"""What aiohttp says of malformed requests: any client could fill the log with it."""
-
 SHUTDOWN_SECONDS = 1.0
-HANDSHAKE_SECONDS = 10.0
-"""A client that does not finish its TLS handshake is cut off."""
 MOST_SECONDS = 600
 """How far back /api/v1/timeline can look."""
-THREAD_PACKS_BYTES = 1 << 16
-"""A longer answer is packed by a thread: ten minutes of cells are 2 MB."""
-GZIP_LEVEL = 1
-"""Fast: text this repetitive shrinks to a tenth at any level."""
+
+_LIMITS = Limits()
 
 
 class Served(Protocol):
@@ -88,14 +82,6 @@ class CannotListenError(Exception):
     """The address cannot be listened on; the message names the remedy."""
 
 
-def exposition(served: Served, accept: str, process: ProcessCollector | None) -> tuple[bytes, str]:
-    """The metrics of this instant and their content type, in the format `accept` asks for."""
-    snapshot = served.snapshot()
-    encode, content_type = choose_encoder(accept)
-    collector = SnapshotCollector(snapshot, served.state(snapshot), process)
-    return encode(collector), content_type
-
-
 class WebServer:
     """The running HTTP server; `port` is the real one, also when 0 was asked for."""
 
@@ -104,6 +90,7 @@ class WebServer:
         served: Served,
         recording: Callable[[int], RecentRecording],
         reload: Reload | None = None,
+        limits: Limits = _LIMITS,
     ) -> None:
         """Serves nothing yet.
 
@@ -117,7 +104,9 @@ class WebServer:
         self._download = RecordingDownload(recording)
         self._feed = LiveFeed(served, RunningVerdicts(recording, served.seconds))
         self._files = PageFiles()
-        self._process = ProcessCollector(registry=None)
+        refusals = Refusals()
+        self._exposition = Exposition(served, lambda: refusals.counts)
+        self._turns = Turns()
         app = web.Application(middlewares=[_plain_errors])
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/healthy", self._healthy)
@@ -129,13 +118,7 @@ class WebServer:
         app.router.add_get("/api/v1/live", LiveStream(self._feed).answer)
         app.router.add_get("/", self._page)
         app.router.add_get("/static/{name}", self._file)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=SHUTDOWN_SECONDS,
-            logger=_CLIENT_ERRORS,
-        )
+        self._runner = LimitedRunner(app, limits, refusals, shutdown_timeout=SHUTDOWN_SECONDS)
         self.port = 0
 
     async def start(self, config: Config) -> None:
@@ -147,17 +130,9 @@ class WebServer:
         """
         context = self._guarded(config.web_config_file)
         await self._runner.setup()
-        protocols = self._runner.server
-        if protocols is None:
-            raise RuntimeError("the runner has made no server")
         try:
             self._listener = await asyncio.get_running_loop().create_server(
-                protocols,
-                config.listen_host,
-                config.listen_port,
-                ssl=context,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
-                ssl_shutdown_timeout=SHUTDOWN_SECONDS if context else None,
+                self._runner.protocols(context), config.listen_host, config.listen_port
             )
         except OSError as error:
             await self._runner.cleanup()
@@ -186,17 +161,15 @@ class WebServer:
             self._listener.close()
         await self._runner.cleanup()
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        body, content_type = exposition(
-            self._served, request.headers.get("Accept", ""), self._process
-        )
-        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
-        if _takes_gzip(request.headers.get("Accept-Encoding", "")):
-            body = gzip.compress(body, GZIP_LEVEL, mtime=0)
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        accept = request.headers.get("Accept", "")
+        headers = {"Content-Type": content_type_of(accept), "Vary": "Accept, Accept-Encoding"}
+        if request.method == "HEAD":  # nothing is shown: nothing is made, no position is kept
+            return web.StreamResponse(headers=headers)
+        packed = takes_gzip(request.headers.get("Accept-Encoding", ""))
+        body = self._exposition.body(accept, packed=packed)
+        if packed:
             headers["Content-Encoding"] = "gzip"
-        if request.method == "GET":
-            # Before the answer leaves: a scrape that Prometheus has must not be read again.
-            self._served.scraped()
         return web.Response(body=body, headers=headers)
 
     async def _healthy(self, _request: web.Request) -> web.Response:
@@ -213,7 +186,7 @@ class WebServer:
     async def _pipeline(self, _request: web.Request) -> web.Response:
         return web.json_response(pipeline_json(self._served.snapshot(), self._served.healths()))
 
-    async def _timeline(self, request: web.Request) -> web.Response:
+    async def _timeline(self, request: web.Request) -> web.StreamResponse:
         seconds = _seconds_of(request, MOST_SECONDS)
         if seconds is None:
             return _bad_seconds(MOST_SECONDS)
@@ -222,17 +195,18 @@ class WebServer:
             return web.Response(
                 status=400, text="cells is 20 or left out, until a whole epoch second or left out\n"
             )
-        snapshot = self._served.snapshot()
         end = int(until) if until else None
-        since = (snapshot.taken_at if end is None else end) - seconds
-        found = timeline_json(snapshot, self._served, since, end, cells=bool(cells))
-        response = web.Response(
-            text=json.dumps(found),
-            content_type="application/json",
-            zlib_executor_size=THREAD_PACKS_BYTES,
+        return await self._turns.answer(
+            request,
+            "application/json; charset=utf-8",
+            lambda: self._settled(seconds, end, cells=bool(cells)),
         )
-        response.enable_compression()
-        return response
+
+    def _settled(self, seconds: int, end: int | None, *, cells: bool) -> bytes:
+        snapshot = self._served.snapshot()
+        since = (snapshot.taken_at if end is None else end) - seconds
+        found = timeline_json(snapshot, self._served, since, end, cells=cells)
+        return json.dumps(found).encode()
 
     async def _recording(self, request: web.Request) -> web.StreamResponse:
         seconds = _seconds_of(request, MOST_RECORDED_SECONDS)
@@ -259,15 +233,6 @@ def _bad_seconds(most: int) -> web.Response:
     return web.Response(status=400, text=f"seconds must be a whole number from 1 to {most}\n")
 
 
-def _takes_gzip(accept_encoding: str) -> bool:
-    """Whether gzip is named and not refused by a quality of 0 (RFC 9110, 12.5.3)."""
-    for entry in accept_encoding.lower().split(","):
-        coding, _, quality = entry.partition(";")
-        if coding.strip() in ("gzip", "x-gzip"):
-            return not re.fullmatch(r"\s*q\s*=\s*0(\.0{0,3})?\s*", quality)
-    return False
-
-
 @web.middleware
 async def _plain_errors(request: web.Request, handler: web.Handler) -> web.StreamResponse:  # type: ignore[name-defined]  # aiohttp keeps its handler type private
     try:
@@ -277,6 +242,6 @@ async def _plain_errors(request: web.Request, handler: web.Handler) -> web.Strea
         text = f"{error.status} {error.reason}\n"
         return web.Response(status=error.status, text=text, headers=allow)
     except Exception:
-        log.exception("a request failed path=%r", request.path)
+        log.exception("a request failed")
         return web.Response(status=500, text="500 Internal Server Error\n")
     return response

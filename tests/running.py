@@ -34,6 +34,8 @@ PROMETHEUS_ACCEPTS = (
 )
 """The Accept header of Prometheus 2.42."""
 
+EXPORTER = (sys.executable, "-m", "exporter")
+"""This checkout's."""
 PATIENCE_SECONDS = 100.0
 """How long a busy machine may take over what takes it a moment."""
 LOOK_EVERY_SECONDS = 0.1
@@ -107,8 +109,7 @@ class RunningExporter:
         args: Sequence[str],
         folder: Path,
         env: Mapping[str, str] | None = None,
-        *,
-        run_by: Sequence[str] = (),
+        program: Sequence[str] = EXPORTER,
     ) -> None:
         """Starts it and waits until it listens.
 
@@ -116,7 +117,7 @@ class RunningExporter:
             args: Command and options, without `--listen`.
             folder: An existing folder for all it writes; its TMPDIR is `folder/tmp`.
             env: Added to this process's environment.
-            run_by: A program that becomes the exporter, with its options (`setpriv …`).
+            program: What is run, where it is not this checkout's exporter by this user.
 
         Raises:
             AssertionError: It ended, or did not listen in time; with what it said.
@@ -134,7 +135,7 @@ class RunningExporter:
         ) as said:
             self._said = Path(said.name)
             self.process = subprocess.Popen(
-                [*run_by, sys.executable, "-m", "exporter", *args, "--listen", "127.0.0.1:0"],
+                [*program, *args, "--listen", "127.0.0.1:0"],
                 stdin=subprocess.PIPE,
                 stderr=said,
                 env=environment,

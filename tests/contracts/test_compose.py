@@ -1,23 +1,26 @@
-"""Compose and provisioning files against the files, ports and folders that they name.
+"""Compose and provisioning files against the image, files, ports and folders that they name.
 
-Docker does not run here: what can be held without it is held.
+Docker does not run here: what can be held without it is held. tests/image builds and runs the image.
 """
 
 from __future__ import annotations
 
-import tomllib
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from exporter.setting_values import DEFAULT_PORT
+from exporter.setting_values import DEFAULT_PORT, DEFAULT_UNIT
 from exporter.simulator.scenarios import SCENARIOS
+from exporter.sources.journal.reader import SYSTEM_ROOTS
 from grafana.build_dashboards import FOLDER
 from grafana.occupancy import UID
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deploy" / "compose" / "compose.yaml"
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+NAME = "sglang-pipeline-exporter"
 PROVISIONING = ROOT / "grafana" / "provisioning"
 PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yaml"
 PROMETHEUS_PORT, GRAFANA_PORT = 9090, 3000
@@ -28,6 +31,8 @@ def read(path: Path) -> Any:
 
 
 SERVICES = read(COMPOSE)["services"]
+HOST = read(COMPOSE.with_name("host.yaml"))
+IMAGE_ENV = dict(re.findall(r"^(?:ENV)? +(\w+)=(\S+)", DOCKERFILE, re.MULTILINE))
 
 
 def mounts(service: str) -> dict[str, Path]:
@@ -68,16 +73,48 @@ def test_prometheus_is_started_with_the_configuration_that_is_mounted() -> None:
     assert mounts("prometheus")[folder] / name == PROMETHEUS
 
 
-def test_the_image_is_built_from_files_that_are_there() -> None:
-    build = SERVICES["exporter"]["build"]
-    context = (COMPOSE.parent / build["context"]).resolve()
-    assert context == ROOT
-    recipe = build["dockerfile_inline"]
-    copied = [line.split()[1:-1] for line in recipe.split("\n") if line.startswith("COPY")]
-    assert copied
-    assert all((context / name).exists() for names in copied for name in names)
-    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert all(name in recipe for name in script)
+def test_both_build_the_image_of_this_repository() -> None:
+    for service in (SERVICES["exporter"], HOST["services"]["exporter"]):
+        assert (COMPOSE.parent / service["build"]).resolve() == ROOT
+        assert service["image"] == NAME
+
+
+def test_beside_a_server_it_has_no_privileges_and_what_it_needs() -> None:
+    service = HOST["services"]["exporter"]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+    assert service["pid"] == "host"
+    (group,) = service["group_add"]
+    assert group.startswith("${JOURNAL_GROUP:?")
+    (gpus,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert (gpus["driver"], gpus["count"]) == ("nvidia", "all")
+    assert set(IMAGE_ENV["NVIDIA_DRIVER_CAPABILITIES"].split(",")) < set(gpus["capabilities"])
+
+
+def test_beside_a_server_it_reads_the_journal_and_writes_its_state_alone() -> None:
+    changeable, read = set(), set()
+    for volume in HOST["services"]["exporter"]["volumes"]:
+        if isinstance(volume, str):
+            source, target, *mode = volume.split(":")
+        else:
+            source, target, mode = volume["source"], volume["target"], ["ro"]
+            assert volume["read_only"]
+            # A host where Docker makes this folder begins to keep its journal there.
+            assert not volume["bind"]["create_host_path"]
+        (read if mode == ["ro"] else changeable).add(target)
+        assert source == target or source in HOST["volumes"]
+    assert read == {"/var/log/journal", "/run/log", "/etc/machine-id"}
+    assert changeable == {IMAGE_ENV["STATE_DIRECTORY"]}
+    assert all(any(root.is_relative_to(path) for path in read) for root in SYSTEM_ROOTS)
+
+
+def test_beside_a_server_it_listens_where_the_host_is_asked_and_follows_the_default_unit() -> None:
+    service = HOST["services"]["exporter"]
+    assert service["ports"] == [f"{DEFAULT_PORT}:{DEFAULT_PORT}"]
+    command = [re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in service["command"]]
+    assert command == ["serve", "--unit", DEFAULT_UNIT]
 
 
 def test_grafana_asks_the_prometheus_beside_it_and_knows_its_scrape_interval() -> None:

@@ -28,6 +28,7 @@ NOT_SHOWN = {
     "inflight_seconds_total": "shares are over each stage's own time in flight",
     "exporter_config_last_reload_success_timestamp_seconds": "for the runbook; 1 or 0 is shown",
     "active_stages_window_seconds": "a fact of the exporter; the panel's text says what it means",
+    "exporter_http_refused_total": "what clients did; it says nothing of a pipeline",
 }
 """Metrics that no panel reads, and maybe no rule, and why."""
 

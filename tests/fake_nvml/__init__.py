@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pynvml
 
-MAX_GPUS = 16
+MAX_GPUS = 64
 MAX_PROCESSES = 4
 ALL = MAX_GPUS
 """The row of faults, hangs and call counts that stands for every GPU."""
@@ -91,7 +91,8 @@ def _control_type() -> type[ctypes.Structure]:
             ("measured_costs", ctypes.c_uint32),
             *((name, ctypes.c_uint64) for name in ("virtual_now_us", "generation")),
             *((name, ctypes.c_uint32) for name in ("utilization_us", "utilization_kept")),
-            *((name, ctypes.c_uint32) for name in ("power_us", "power_kept", "gpm_nan", "unused")),
+            *((name, ctypes.c_uint32) for name in ("power_us", "power_kept")),
+            *((name, ctypes.c_uint32) for name in ("gpm_nan", "xid_nap_ms")),
             ("fault", ctypes.c_uint32 * number * (MAX_GPUS + 1)),
             ("hang_ms", ctypes.c_uint32 * number * (MAX_GPUS + 1)),
             ("calls", ctypes.c_uint64 * number * (MAX_GPUS + 1)),
@@ -123,6 +124,7 @@ class FakeNvml:
         self.control.gpu_count = gpus
         self.control.utilization_us, self.control.utilization_kept = 200_000, 71
         self.control.power_us, self.control.power_kept = 20_000, 119
+        self.control.xid_nap_ms = 10
         for gpu in range(MAX_GPUS):
             self._furnish(gpu)
 
@@ -131,7 +133,7 @@ class FakeNvml:
         card.period_seconds, card.duty, card.phase_seconds = 0.37 + gpu / 100, 0.5, gpu / 7
         card.idle_watts, card.busy_watts, card.limit_watts = 80.0, 600.0, 700.0
         card.sm, card.occupancy, card.dram, card.tensor, card.graphics = 90, 12, 60, 3, 99
-        card.memory_used, card.memory_total = (100 + gpu) << 30, 141 << 30
+        card.memory_used, card.memory_total = (100 + gpu % 16) << 30, 141 << 30
         card.gpm_supported = card.rings_supported = card.persistence_mode = 1
         card.serial = gpu
 

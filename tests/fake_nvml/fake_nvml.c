@@ -21,7 +21,7 @@
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
        INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15, IN_USE = 19 };
 
-#define MAX_GPUS 16
+#define MAX_GPUS 64
 #define MAX_PROCESSES 4
 #define LAYOUT 0x4e564d4cu /* changes with struct control */
 
@@ -36,7 +36,7 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
     F(nvmlDeviceGetTotalEnergyConsumption, 2800) F(nvmlDeviceGetMemoryInfo_v2, 8)               \
     F(nvmlDeviceGetTemperature, 2) F(nvmlDeviceGetClockInfo, 2)                                 \
     F(nvmlDeviceGetCurrentClocksEventReasons, 2) F(nvmlDeviceGetFieldValues, 210)               \
-    F(nvmlDeviceGetComputeRunningProcesses_v3, 35) F(nvmlDeviceGetPcieThroughput, 20800)        \
+    F(nvmlDeviceGetComputeRunningProcesses_v3, 35) F(nvmlDeviceGetPcieThroughput, 0)            \
     F(nvmlGpmQueryDeviceSupport, 1) F(nvmlGpmSampleAlloc, 1) F(nvmlGpmSampleGet, 37)            \
     F(nvmlGpmMetricsGet, 5000) F(nvmlGpmSampleFree, 1) F(nvmlEventSetCreate, 1)                 \
     F(nvmlDeviceRegisterEvents, 1) F(nvmlEventSetWait_v2, 0) F(nvmlEventSetFree, 1)
@@ -70,7 +70,7 @@ struct control {
     uint64_t virtual_now_us;
     uint64_t generation; /* written here: how often the library was initialized */
     uint32_t utilization_us, utilization_kept, power_us, power_kept;
-    uint32_t gpm_nan, unused;
+    uint32_t gpm_nan, xid_nap_ms;
     uint32_t fault[MAX_GPUS + 1][FUNCTION_COUNT];   /* return code; the last row is for all */
     uint32_t hang_ms[MAX_GPUS + 1][FUNCTION_COUNT]; /* taken by the call that serves it */
     uint64_t calls[MAX_GPUS + 1][FUNCTION_COUNT];   /* written here; the last row counts all */
@@ -310,8 +310,10 @@ int nvmlDeviceGetClockInfo(struct device *device, unsigned clock, unsigned *mega
     return SUCCESS;
 }
 
+/* Measured to take 20.8 ms, which it waits rather than works. */
 int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, unsigned *value) {
     ENTER_DEVICE(nvmlDeviceGetPcieThroughput);
+    if (control->measured_costs) nap_ms(20);
     *value = counter;
     return SUCCESS;
 }
@@ -343,6 +345,52 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *cou
     }
     *count = found;
     return found && (!processes || found > room) ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+/* --- what only peers ask: answered, but neither counted nor made to fail --------------------- */
+
+static int enter_peer(int cost_us) {
+    if (!control || !initialized) return UNINITIALIZED;
+    if (control->measured_costs) spin_us(cost_us);
+    return SUCCESS;
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    snprintf(version, length, "580.159.04");
+    return enter_peer(2);
+}
+
+int nvmlSystemGetCudaDriverVersion(int *version) {
+    *version = 13000;
+    return enter_peer(2);
+}
+
+int nvmlDeviceGetPowerManagementLimit(struct device *device, unsigned *milliwatts) {
+    *milliwatts = (unsigned)(STATE->limit_watts * 1000);
+    return enter_peer(2);
+}
+
+int nvmlDeviceGetFanSpeed(struct device *device, unsigned *percent) {
+    (void)device, (void)percent;
+    int code = enter_peer(2);
+    return code ? code : NOT_SUPPORTED; /* a server's card has none */
+}
+
+#define CODEC(function)                                                           \
+    int function(struct device *device, unsigned *percent, unsigned *period_us) { \
+        (void)device;                                                             \
+        *percent = 0, *period_us = 167000;                                        \
+        return enter_peer(2);                                                     \
+    }
+CODEC(nvmlDeviceGetEncoderUtilization)
+CODEC(nvmlDeviceGetDecoderUtilization)
+
+/* Only compute processes run here. */
+int nvmlDeviceGetGraphicsRunningProcesses_v3(struct device *device, unsigned *count,
+                                             struct process *processes) {
+    (void)device, (void)processes;
+    *count = 0;
+    return enter_peer(35);
 }
 
 /* --- rings ---------------------------------------------------------------------------------- */
@@ -454,7 +502,8 @@ int nvmlDeviceRegisterEvents(struct device *device, uint64_t types, struct event
 }
 
 int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned timeout_ms) {
-    for (unsigned waited = 0;; waited += 10) {
+    unsigned nap = control->xid_nap_ms;
+    for (unsigned waited = 0;; waited += nap) {
         int code = enter(F_nvmlEventSetWait_v2, -1);
         if (code) return code;
         if (set->generation != control->generation) return UNINITIALIZED;
@@ -466,6 +515,6 @@ int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned tim
             return SUCCESS;
         }
         if (waited >= timeout_ms) return TIMEOUT;
-        nap_ms(10);
+        nap_ms((int)nap);
     }
 }

@@ -24,7 +24,7 @@ import pytest
 from tests.fake_nvml import FakeNvml
 from tests.journal_lives import decode_line, stamped
 from tests.manifests import EXAMPLE, MOUNTS, ROOT
-from tests.running import Metrics, RunningExporter
+from tests.running import EXPORTER, Metrics, RunningExporter
 
 NODE_ARGUMENTS = {"pp_size": 4, "tp_size": 1, "nnodes": 2, "node_rank": 1}
 """Of the second node of two: stages 2 and 3."""
@@ -104,7 +104,7 @@ class Node:
     def exporter(self, fake: FakeNvml | None = None, run_by: Sequence[str] = ()) -> RunningExporter:
         args = ["serve", f"--config={self._config}", *(["--no-nvml"] if fake is None else [])]
         environment = {} if fake is None else fake.environment()
-        return RunningExporter(args, self.folder, environment, run_by=run_by)
+        return RunningExporter(args, self.folder, environment, (*run_by, *EXPORTER))
 
 
 @pytest.fixture

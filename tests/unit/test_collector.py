@@ -52,6 +52,7 @@ STATE = ExporterState(
     ConfigHealth(newest_in_force=True, loaded_at=T),
     SourceHealth("retired", lines=20, read_refusals={Refusal.NOT_WHOLE: 1}),
     {"journal:kimi": 0, "housekeeping": 2},
+    {"busy": 3},
 )
 
 

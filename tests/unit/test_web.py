@@ -117,17 +117,18 @@ async def test_a_client_that_takes_gzip_gets_the_same_text_packed(
         assert b"sglang_pipeline_stage_batches_total" in gzip.decompress(await answer.read())
 
 
-async def test_positions_are_kept_for_each_answered_get_and_for_nothing_else(
+async def test_positions_are_kept_for_scrapes_and_for_nothing_else(
     http: aiohttp.ClientSession, served: Served
 ) -> None:
-    async with http.get("/metrics"):
-        pass
-    assert served.scrapes == 1
     async with http.head("/metrics"), http.get("/"), http.get("/-/ready"):
         pass
     served.broken = True
     async with http.get("/metrics") as answer:
         assert answer.status == 500
+    assert served.scrapes == 0
+    served.broken = False
+    async with http.get("/metrics"):
+        pass
     assert served.scrapes == 1
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from exporter.records import LogLine, Refusal, SourceHealth
@@ -31,11 +32,6 @@ the next entry is a whole one. What a forger gains is a line of the same process
 bounds of its values can stop anyway.
 """
 MAX_CONTINUED_WRITERS = 64
-
-
-class TextMissingError(Exception):
-    """An entry has no text although its writer cannot have left it out."""
-
 
 Fields = Mapping[str, "bytes | list[bytes]"]
 
@@ -123,6 +119,10 @@ class JournalMatch:
         return f"{self.field}={self.value}"
 
 
+class TornEntryError(OSError):
+    """An entry is damaged, or was looked at while its file was rotated: then it is whole later."""
+
+
 class CutLines:
     """Tells entries that are only a piece of a line, cut by journald or by a container runtime.
 
@@ -132,16 +132,19 @@ class CutLines:
 
     def __init__(self, match: JournalMatch) -> None:
         if match.field is MatchField.CONTAINER:
-            self._mark = "CONTAINER_PARTIAL_MESSAGE"
+            self.mark = "CONTAINER_PARTIAL_MESSAGE"
             self._writer = ("CONTAINER_ID_FULL", "PRIORITY")
         else:
-            self._mark = "_LINE_BREAK"
+            self.mark = "_LINE_BREAK"
             self._writer = ("_STREAM_ID", "_PID")
         self._continued: dict[tuple[bytes | None, ...], None] = {}
 
     def is_piece(self, reader: Entry) -> bool:
         """Whether the entry the reader stands on is no whole line; call once for every entry."""
-        mark = field_or_none(reader, self._mark)
+        return self.is_piece_marked(reader, field_or_none(reader, self.mark))
+
+    def is_piece_marked(self, reader: Entry, mark: bytes | None) -> bool:
+        """The same, where the entry's field `mark` is read already."""
         if mark is None and not self._continued:
             return False
         writer = tuple(field_or_none(reader, name) for name in self._writer)
@@ -171,30 +174,27 @@ class EntryDecoder:
         """Takes note of the entry before the first to be decoded: the next may be its rest."""
         self._cut_lines.is_piece(reader)
 
-    def decode(
-        self, reader: Entry, *, facts_only: bool = False, as_it_is: bool = True
-    ) -> LogLine | None:
+    def decode(self, reader: Entry, *, facts_only: bool = False) -> LogLine | None:
         """The line of the entry the reader stands on; `None` if it is unwanted or refused.
 
         Raises:
             OSError: The entry cannot be read; the ones behind it may.
-            TextMissingError: It lost its text; a gap if it is taken `as_it_is`.
+            TornEntryError: It lacks what every entry has.
         """
         message = field_or_none(reader, "MESSAGE")
         if message is None:
             if field_or_none(reader, "_TRANSPORT") != b"journal":
-                # Only a client of the native socket may leave it out: it was damaged since.
-                if not as_it_is:
-                    raise TextMissingError
-                self._health.gaps += 1
+                # Only a client of the native socket may leave it out.
+                raise TornEntryError("an entry without a message")
             message = b""
         if message.startswith(b"Suppressed ") and self._is_about_suppression(reader):
             return None
         self._health.lines += 1
-        is_piece = self._cut_lines.is_piece(reader)
         if not self._is_wanted(message):
+            self._cut_lines.is_piece(reader)
             return None
         fields = reader.fields()
+        is_piece = self._cut_lines.is_piece_marked(reader, first(fields, self._cut_lines.mark))
         if first(fields, self._match_field) != self._match_value:
             # Let in by the match for journald's own message id, which anybody may write.
             return None
@@ -210,18 +210,21 @@ class EntryDecoder:
         self, message: bytes, fields: Fields, realtime_us: int, *, facts_only: bool
     ) -> LogLine:
         in_container = "CONTAINER_NAME" in fields
-        title = title_of(fields)
-        pid = _text(first(fields, "_PID")) or ""
-        # Behind a container's log driver, `_PID` and the invocation are the runtime's.
-        is_writers_own = not in_container or title is not None
+        pid, title, launch = _writer(
+            first(fields, "_PID"),
+            first(fields, "_CMDLINE"),
+            first(fields, "_TRANSPORT"),
+            first(fields, "_SYSTEMD_INVOCATION_ID"),
+            in_container=in_container,
+        )
         return LogLine(
-            server=self._server,
-            logged_at=realtime_us / 1e6,
-            message=message.decode(errors="replace"),
-            pid=int(pid) if is_writers_own and pid.isdecimal() else None,
-            title=title,
-            launch=None if in_container else _text(first(fields, "_SYSTEMD_INVOCATION_ID")),
-            facts_only=facts_only,
+            self._server,
+            realtime_us / 1e6,
+            message.decode(errors="replace"),
+            pid,
+            title,
+            launch,
+            facts_only,
         )
 
     def _is_about_suppression(self, reader: Entry) -> bool:
@@ -241,16 +244,38 @@ class EntryDecoder:
         return True
 
 
-def title_of(fields: Fields) -> str | None:
+@lru_cache(maxsize=256)
+def _writer(
+    pid: bytes | None,
+    command_line: bytes | None,
+    transport: bytes | None,
+    invocation: bytes | None,
+    *,
+    in_container: bool,
+) -> tuple[int | None, str | None, str | None]:
+    """PID, title and launch of the process that wrote an entry, as far as its fields tell them.
+
+    Behind a container's log driver, `_PID` and the invocation are the runtime's.
+    """
+    title = _title(_text(command_line) or "", transport, in_container=in_container)
+    number = _text(pid) or ""
+    is_writers_own = not in_container or title is not None
+    return (
+        int(number) if is_writers_own and number.isdecimal() else None,
+        title,
+        None if in_container else _text(invocation),
+    )
+
+
+def _title(command_line: str, transport: bytes | None, *, in_container: bool) -> str | None:
     """The command line of the process that wrote an entry, from journald's trusted `_CMDLINE`.
 
     "" when journald could not read it, which is not a scheduler. `None` where the writer is not
     the server's own process: behind a container's log driver, or any other transport than the
-    unit's stdout, unless the writer itself is titled as a scheduler. Nothing is remembered from
-    entry to entry: a PID's early entries carry its parent's command line, and PIDs come back.
+    unit's stdout, unless the writer itself is titled as a scheduler. Nothing but the entry itself
+    is asked: a PID's early entries carry its parent's command line, and PIDs come back.
     """
-    command_line = _text(first(fields, "_CMDLINE")) or ""
-    if first(fields, "_TRANSPORT") == b"stdout" and "CONTAINER_NAME" not in fields:
+    if transport == b"stdout" and not in_container:
         return command_line
     return command_line if command_line.startswith(SCHEDULER_TITLE) else None
 

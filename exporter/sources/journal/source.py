@@ -14,12 +14,7 @@ from pathlib import Path
 
 from exporter.records import LogLine, SourceHealth, SourceUnavailableError
 from exporter.sources import Emit, IsWanted, Position
-from exporter.sources.journal.entries import (
-    EntryDecoder,
-    JournalMatch,
-    MatchField,
-    TextMissingError,
-)
+from exporter.sources.journal.entries import EntryDecoder, JournalMatch, MatchField, TornEntryError
 from exporter.sources.journal.facts import look_back
 from exporter.sources.journal.position import ReadTo
 from exporter.sources.journal.tail import JournalTail, open_another
@@ -34,9 +29,6 @@ REOPEN_QUIET_SECONDS = 60.0
 """A quiet journal is opened anew: finds directories that were made or replaced since."""
 REOPEN_EMPTY_SECONDS = 5.0
 RETRY_SECONDS = (0.1, 0.5, 1.0, 5.0, 15.0)
-UNFINISHED_SECONDS = 5.0
-"""A younger entry without its text may be in the middle of being written. Seen once in 11.7 million
-entries, on a busy machine: the entry could be reached, its text could not."""
 NO_ENTRY_YET = "no entry of "
 
 _log = logging.getLogger(__name__)
@@ -83,9 +75,9 @@ class JournalSource:
         self._wake = asyncio.Event()
         self._watched_fd: int | None = None
         self._must_reopen = False
+        self._torn: str | None = None
         self._failures = 0
         self._quiet_since = 0.0
-        self._looks_again = False
 
     async def open(self, position: Position | None) -> None:
         """Begins behind a saved position; without one at the newest entry, or at the oldest.
@@ -201,41 +193,34 @@ class JournalSource:
         count = 0
         try:
             while count < MAX_ENTRIES_A_TURN and self._monotonic() < stop_at:
-                if not self._tail.next_entry() or not self._read_entry(emit):
+                if not self._tail.next_entry():
                     return False
                 count += 1
+                self._read_entry(emit)
             return True
         finally:
             if count:
                 self._note_progress()
 
-    def _read_entry(self, emit: Emit) -> bool:
-        """Reads the entry the reader stands on; false if it has to be looked at once more."""
+    def _read_entry(self, emit: Emit) -> None:
         try:
-            line = self._decoder.decode(self._tail.reader, as_it_is=self._looks_again)
-        except TextMissingError:
-            self._looks_again = True
-            self._tail.stay()
-            return not self._came_just_now()
+            line = self._decoder.decode(self._tail.reader)
+        except TornEntryError:
+            if (cursor := self._tail.reader.cursor()) != self._torn:
+                self._torn = cursor
+                raise  # the journal is opened anew, and the entry looked at once more
+            self.health.gaps += 1
+            self.health.lines += 1
+            line = None
         except OSError:
             # A damaged entry: those behind it are read; opening anew would meet it for ever.
             self.health.gaps += 1
-            self._looks_again = False
-            return True
-        self._looks_again = False
+            return
         # Now, not at the end of the turn: if going on fails, this one is not read again. Behind a
         # damaged entry `next` may only say that there is none, and then the cursor is gone too.
         self._tail.mark_read()
         if line is not None:
             emit(line)
-        return True
-
-    def _came_just_now(self) -> bool:
-        try:
-            age_seconds = self._clock() - self._tail.reader.realtime_us() / 1e6
-        except OSError:
-            return False
-        return abs(age_seconds) < UNFINISHED_SECONDS
 
     def _note_progress(self) -> None:
         self._failures = 0

@@ -40,7 +40,8 @@ class JournalTail:
         clock: Callable[[], float],
         stand_on: Callable[[EntryReader], None],
     ) -> None:
-        self.read_to: ReadTo | None = None
+        self._read_to: ReadTo | None = None
+        self._newest_cursor: str | None = None
         self._match = match
         self._directory = directory
         self._health = health
@@ -50,6 +51,17 @@ class JournalTail:
         self._on_unread = False
         self._damage: DamageWatch | None = None
         self._checked_us: int | None = None
+
+    @property
+    def read_to(self) -> ReadTo | None:
+        """See the class; made when it is asked for, since every entry moves it."""
+        if self._newest_cursor is not None:
+            self.read_to = ReadTo(cursor=self._newest_cursor)
+        return self._read_to
+
+    @read_to.setter
+    def read_to(self, read_to: ReadTo | None) -> None:
+        self._read_to, self._newest_cursor = read_to, None
 
     @property
     def reader(self) -> EntryReader:
@@ -111,13 +123,9 @@ class JournalTail:
             return True
         return self.reader.next_entry()
 
-    def stay(self) -> None:
-        """The entry the reader stands on is given once more by `next_entry`."""
-        self._on_unread = True
-
     def mark_read(self) -> None:
         """The entry the reader stands on was read. Raises as `refresh`."""
-        self.read_to = ReadTo(cursor=self.reader.cursor())
+        self._newest_cursor = self.reader.cursor()
 
     def give_up_backlog(self) -> None:
         """Counts what is unread as lost; `reopen` then reads on from now."""
