@@ -30,7 +30,7 @@ from exporter.load.failures import LoadError
 from exporter.positions import StateFileInUseError
 from exporter.recordings.reader import read_records
 from exporter.records import FatalSourceError
-from exporter.reload import ConfigSource
+from exporter.reload import ConfigSource, is_pipe
 from exporter.simulator import SCENARIOS
 from exporter.source_options import add_sources, config_of
 from exporter.standard_output import CannotPrintError, put
@@ -219,7 +219,10 @@ def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "serve":
-            source = ConfigSource(arguments.config, lambda: _config(arguments))
+            # What comes through a pipe is gone once it was read.
+            is_once = arguments.config is None or is_pipe(arguments.config)
+            path = None if is_once else arguments.config
+            source = ConfigSource(path, lambda: _config(arguments))
             asyncio.run(daemon.serve(source, reload_over_http=arguments.web_enable_reload))
         case "demo":
             with tempfile.TemporaryDirectory(prefix="sglang-pipeline-demo-") as directory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +176,17 @@ async def test_a_bad_file_that_is_found_is_said_once(
             seen = rig.attempts
             await until(lambda seen=seen: rig.attempts > seen)  # type: ignore[misc]  # seen is bound here
     assert len(caplog.messages) == 3
+
+
+async def test_a_pipe_in_the_place_of_the_file_keeps_nobody_waiting(rig: Rig) -> None:
+    rig.path.unlink()
+    os.mkfifo(rig.path)
+    async with running(rig):
+        assert "is a pipe" in (await rig.reloader.reload() or "")
+        rig.path.unlink()
+        rig.path.write_text(OTHER)
+        assert await rig.reloader.reload() is None
+    assert rig.names == ["b"]
 
 
 async def test_a_bug_in_a_reload_is_counted_and_the_next_one_works(rig: Rig) -> None:

@@ -309,6 +309,25 @@ async def test_a_download_that_is_given_up_makes_room_and_no_noise(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("path", ["/api/v1/live", "/api/v1/recording"])
+async def test_a_client_that_is_gone_before_it_is_answered_is_no_news(
+    served: Served, recent: RecentRecords, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    server = WebServer(served, lambda seconds: recent.recording(seconds, ()))
+    await server.start(CONFIG)
+    _, client = await asyncio.open_connection("127.0.0.1", server.port)
+    client.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    client.write_eof()
+    client.close()
+    await client.wait_closed()
+    url = f"http://127.0.0.1:{server.port}/-/healthy"
+    # Answered later than what came before it.
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert answer.status == 200
+    await server.close()
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
