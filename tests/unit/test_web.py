@@ -368,6 +368,23 @@ async def test_a_taken_port_names_the_option_to_change(
         await WebServer(Served(), lambda seconds: recent.recording(seconds, ())).start(taken)
 
 
+async def test_an_address_that_nobody_knows_is_told_as_that(recent: RecentRecords) -> None:
+    unknown = replace(CONFIG, listen_host="fe80::1%nowhere")
+    server = WebServer(Served(), lambda seconds: recent.recording(seconds, ()))
+    with pytest.raises(CannotListenError, match=r"cannot listen on .*: name or service not known;"):
+        await server.start(unknown)
+
+
+async def test_an_ipv6_address_stands_in_brackets_where_it_is_told(recent: RecentRecords) -> None:
+    server = WebServer(Served(), lambda seconds: recent.recording(seconds, ()))
+    try:
+        await server.start(replace(CONFIG, listen_host="::1"))
+    except CannotListenError:
+        pytest.skip("there is no IPv6 here")
+    assert server.url == f"http://[::1]:{server.port}"
+    await server.close()
+
+
 @pytest.mark.parametrize(
     ("accepted", "packed"),
     [
