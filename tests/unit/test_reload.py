@@ -171,7 +171,9 @@ async def test_a_bad_file_that_is_found_is_said_once(
 ) -> None:
     async with running(rig):
         for text in (BAD, BAD + "\n", BAD + "\n\n"):
-            rig.path.write_text(text)
+            newer = rig.path.with_name("newer")
+            newer.write_text(text)
+            newer.replace(rig.path)  # at once: a file cut short is another mistake
             seen = rig.attempts
             await until(lambda seen=seen: rig.attempts > seen)  # type: ignore[misc]  # seen is bound here
     assert len(caplog.messages) == 3
