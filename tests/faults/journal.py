@@ -169,7 +169,11 @@ def _taken_before_the_start(run: Beside) -> None:
 
 def damaged_and_killed(folder: Path, times: int) -> Outcome:
     """So many lives, killed at any moment; rotation, vacuum and damage between them."""
-    toll = run_lives(folder, seed=random.SystemRandom().randrange(2**31), number=times)
+    seed = random.SystemRandom().randrange(2**31)
+    try:
+        toll = run_lives(folder, seed, number=times)
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
     return Outcome(
         {"lives": times + 2, "lines": toll.lines, "lost": 0, "doubled or invented": 0},
         {

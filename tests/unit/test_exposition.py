@@ -1,10 +1,10 @@
-"""One look at the exporter, shared by scrapes that come close together."""
+"""Looks at the exporter, shared by scrapes when too many come."""
 
 import gzip
 
 import pytest
 
-from exporter.exposition import SHARED_SECONDS, Exposition, content_type_of
+from exporter.exposition import LOOKS_AT_ONCE, LOOKS_PER_SECOND, Exposition, content_type_of
 from exporter.snapshot import Snapshot
 from tests.unit.test_collector import STATE, ExporterState
 from tests.unit.test_pipeline_model import T, decode, facts, fold
@@ -52,25 +52,34 @@ def running(exposition_text: str) -> int:
     return round(float(line.rpartition(" ")[2]))
 
 
-def test_scrapes_close_together_see_the_same_instant_in_every_format(
+def test_scrapes_in_a_row_see_what_is_new_and_save_the_position_behind_that(
     exporter: Exporter, exposition: Exposition
 ) -> None:
-    plain = text(exposition)
-    exporter.now += 0.9 * SHARED_SECONDS
-    packed = exposition.body("", packed=True)
-    other = text(exposition, OPENMETRICS)
-    assert gzip.decompress(packed).decode() == plain
-    assert running(other) == running(plain) == 1
-    assert exporter.saved == [1]
+    assert [running(text(exposition)) for _ in range(3)] == [1, 2, 3]
+    assert exporter.saved == [1, 2, 3]
 
 
-def test_a_later_scrape_sees_what_is_new_and_saves_the_position_behind_that(
+def test_too_many_scrapes_see_the_same_instant_in_every_format_and_save_no_other_position(
     exporter: Exporter, exposition: Exposition
 ) -> None:
-    assert running(text(exposition)) == 1
-    exporter.now += SHARED_SECONDS
-    assert running(text(exposition)) == 2
-    assert exporter.saved == [1, 2]
+    newest = [text(exposition) for _ in range(round(LOOKS_AT_ONCE))][-1]
+    exporter.now += 0.9 / LOOKS_PER_SECOND
+    assert text(exposition) == newest
+    assert gzip.decompress(exposition.body("", packed=True)).decode() == newest
+    assert running(text(exposition, OPENMETRICS)) == running(newest) == LOOKS_AT_ONCE
+    assert exporter.saved[-1] == LOOKS_AT_ONCE
+    exporter.now += 0.2 / LOOKS_PER_SECOND
+    assert running(text(exposition)) == LOOKS_AT_ONCE + 1
+    assert exporter.saved[-1] == LOOKS_AT_ONCE + 1
+
+
+def test_however_many_scrape_ten_looks_a_second_are_made(
+    exporter: Exporter, exposition: Exposition
+) -> None:
+    for _ in range(1_000):
+        text(exposition)
+        exporter.now += 0.005
+    assert LOOKS_AT_ONCE + 48 <= exporter.running <= LOOKS_AT_ONCE + 51
 
 
 def test_a_look_that_could_not_be_told_saves_no_position_and_is_not_shared(

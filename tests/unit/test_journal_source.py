@@ -364,7 +364,7 @@ def damage_the_last_two_entries(path: Path) -> None:
 
 
 async def test_a_file_that_is_just_being_made_is_no_damage(journal: JournalWriter) -> None:
-    """Between its creation and its header it looks like one that was cut to nothing."""
+    """Before its header is written it looks like one that was cut to nothing."""
     journal.write("batch 0")
     journal.flush()
     new, cut = journal.directory / "new.journal", journal.directory / "cut.journal"
@@ -374,6 +374,24 @@ async def test_a_file_that_is_just_being_made_is_no_damage(journal: JournalWrite
     await asyncio.sleep(0)  # it has seen both empty
     shutil.copy(journal.active_file, new)
     assert await looking == 1
+
+
+async def test_a_file_that_is_renamed_while_it_is_looked_at_is_no_damage(
+    journal: JournalWriter,
+) -> None:
+    """The header of the one, and the entries of the other that took its name."""
+    journal.write("batch 0")
+    journal.flush()
+    named, renamed = journal.directory / "named.journal", journal.directory / "renamed.journal"
+    shutil.copy(journal.active_file, named)
+
+    def open_after_rotation(path: Path) -> EntryReader:
+        if not renamed.exists():
+            named.rename(renamed)
+            named.touch()
+        return open_file(path)
+
+    assert await DamageWatch(open_after_rotation, UNIT).newly_damaged([named], 0) == 0
 
 
 async def test_a_cursor_from_the_future_does_not_wait_for_ever(journal: JournalWriter) -> None:

@@ -21,9 +21,8 @@ from exporter.sources.journal.position import ENTRIES_A_TURN, MAX_ENTRIES
 _HEADER = struct.Struct("<8s144xQ32xQ")
 """Signature, n_entries at 152, tail_entry_realtime at 192."""
 _SIGNATURE = b"LPKSHHRH"
-BEING_MADE_SECONDS = 0.5
-"""How long a new file may have no header yet; it takes journald well under a millisecond."""
-_LOOK_AGAIN_SECONDS = 0.05
+LOOK_AGAIN_SECONDS = 0.5
+"""A file that is just being made, renamed or written can look damaged for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,9 @@ class DamageWatch:
                     continue
                 if await self._is_whole(path, after_us):
                     continue
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+                if path.stat().st_ino != status.st_ino or await self._is_whole(path, after_us):
+                    continue
             except (FileNotFoundError, PermissionError):
                 continue
             self._reported.add(key)
@@ -58,7 +60,7 @@ class DamageWatch:
         return damaged
 
     async def _is_whole(self, path: Path, after_us: int) -> bool:
-        header = await _header_once_made(path)
+        header = _header(path)
         if header is None:
             return False
         if header.tail_realtime_us <= after_us:
@@ -127,15 +129,6 @@ async def _meets_its_end(reader: EntryReader, after_us: int, own: int) -> bool:
 def _holds(reader: EntryReader, cursor: str) -> bool:
     """Whether an entry can be found again by stepping back a little: the file has just grown."""
     return any(reader.previous_entry() and reader.test_cursor(cursor) for _ in range(100))
-
-
-async def _header_once_made(path: Path) -> _Header | None:
-    """As `_header`, of a file that may have been created a moment ago."""
-    for _ in range(round(BEING_MADE_SECONDS / _LOOK_AGAIN_SECONDS)):
-        if (header := _header(path)) is not None:
-            return header
-        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-    return _header(path)
 
 
 def _header(path: Path) -> _Header | None:

@@ -119,6 +119,10 @@ class JournalMatch:
         return f"{self.field}={self.value}"
 
 
+class TornEntryError(OSError):
+    """An entry is damaged, or was looked at while its file was rotated: then it is whole later."""
+
+
 class CutLines:
     """Tells entries that are only a piece of a line, cut by journald or by a container runtime.
 
@@ -175,12 +179,13 @@ class EntryDecoder:
 
         Raises:
             OSError: The entry cannot be read; the ones behind it may.
+            TornEntryError: It lacks what every entry has.
         """
         message = field_or_none(reader, "MESSAGE")
         if message is None:
             if field_or_none(reader, "_TRANSPORT") != b"journal":
-                # Only a client of the native socket may leave it out: it was damaged since.
-                self._health.gaps += 1
+                # Only a client of the native socket may leave it out.
+                raise TornEntryError("an entry without a message")
             message = b""
         if message.startswith(b"Suppressed ") and self._is_about_suppression(reader):
             return None

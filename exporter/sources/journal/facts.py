@@ -8,6 +8,7 @@ so no line is delivered twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from exporter.records import LogLine
@@ -59,9 +60,10 @@ async def look_back(
         return []
     lines: list[LogLine] = []
     while await budget.allows() and reader.realtime_us() <= end_us:
-        line = decoder.decode(reader, facts_only=True)
-        if line is not None:
-            lines.append(line)
+        # A damaged entry tells no fact; the live reader counts it.
+        with contextlib.suppress(OSError):
+            if (line := decoder.decode(reader, facts_only=True)) is not None:
+                lines.append(line)
         is_over = FIRED_UP in (field_or_none(reader, "MESSAGE") or b"")
         if is_over or reader.test_cursor(end_cursor) or not reader.next_entry():
             break

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from exporter.records import LogLine, SourceHealth, SourceUnavailableError
 from exporter.sources import Emit, IsWanted, Position
-from exporter.sources.journal.entries import EntryDecoder, JournalMatch, MatchField
+from exporter.sources.journal.entries import EntryDecoder, JournalMatch, MatchField, TornEntryError
 from exporter.sources.journal.facts import look_back
 from exporter.sources.journal.position import ReadTo
 from exporter.sources.journal.tail import JournalTail, open_another
@@ -75,6 +75,7 @@ class JournalSource:
         self._wake = asyncio.Event()
         self._watched_fd: int | None = None
         self._must_reopen = False
+        self._torn: str | None = None
         self._failures = 0
         self._quiet_since = 0.0
 
@@ -204,6 +205,13 @@ class JournalSource:
     def _read_entry(self, emit: Emit) -> None:
         try:
             line = self._decoder.decode(self._tail.reader)
+        except TornEntryError:
+            if (cursor := self._tail.reader.cursor()) != self._torn:
+                self._torn = cursor
+                raise  # the journal is opened anew, and the entry looked at once more
+            self.health.gaps += 1
+            self.health.lines += 1
+            line = None
         except OSError:
             # A damaged entry: those behind it are read; opening anew would meet it for ever.
             self.health.gaps += 1
