@@ -4,7 +4,7 @@
 
 The journal is written first: rotating files, every fifth entry a prompt of 5 kB that does not
 compress, the server's arguments at the beginning of the launch. A scrape is whole when the journal
-is read, all 8 GPUs are integrated, and the model that those arguments name is shown. Each start is timed
+is read, all 8 GPUs answer, and the model that those arguments name is shown. Each start is timed
 in two ways: without a saved position (the exporter's first life), and with one.
 """
 
@@ -72,7 +72,7 @@ def start(folder: Path, config: Path, environment: dict[str, str]) -> float:
             whole = (
                 metrics.total("exporter_source_up") == 2  # the journal and the GPUs
                 and metrics.total("gpu_up") == STAGES
-                and len(metrics.matching("gpu_resident_seconds_total")) == STAGES
+                and len(metrics.matching("gpu_memory_used_bytes")) == STAGES
                 and bool(metrics.matching("info", model=MODEL))
             )
             if whole:
