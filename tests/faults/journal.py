@@ -15,7 +15,7 @@ from tests.faults import Outcome, beside
 from tests.journal_lives import STAGES, UNIT, Counts, decode_line
 from tests.journal_writer import JournalWriter
 from tests.journald import hand_started_journald, journalctl_count, logging_process
-from tests.running import Metrics, RunningExporter
+from tests.running import EXPORTER, Metrics, RunningExporter
 from tests.scenarios.test_no_line_is_lost import run_lives
 
 LINES = 20
@@ -144,7 +144,7 @@ def permissions_taken(folder: Path, times: int) -> Outcome:
 
 
 def _taken_from_a_reader(run: Beside, taken: Path) -> None:
-    with run.life(run_by=POWERLESS) as exporter:
+    with run.life(program=(*POWERLESS, *EXPORTER)) as exporter:
         run.read_all(exporter)
         run.writer.rotate()
         run.server.write(LINES)
@@ -161,7 +161,7 @@ def _taken_before_the_start(run: Beside) -> None:
     run.server.write(LINES)
     run.writer.flush()
     run.writer.directory.chmod(0)
-    with run.life(run_by=POWERLESS) as exporter:
+    with run.life(program=(*POWERLESS, *EXPORTER)) as exporter:
         exporter.wait_until(lambda: "Permission denied" in exporter.said)
         run.writer.directory.chmod(0o755)
         run.read_all(exporter)

@@ -49,7 +49,9 @@ PATHS = (
     "/",
     "/static/page.js",
 )
-"""All that is served, but for the stream."""
+"""What a GET gets once."""
+OTHERS = ("/api/v1/live", "/-/reload")
+"""The stream, and what a POST asks for."""
 
 
 class Exporter:
@@ -124,12 +126,10 @@ def fixture_exporter(tmp_path: Path, authority: Authority, pair: Pair) -> Export
 async def test_no_path_but_none_serves_without_a_password(exporter: Exporter) -> None:
     exporter.write(basic_auth_users=USERS)
     known = {str(route.resource.canonical) for route in exporter.server._runner.app.router.routes()}  # type: ignore[union-attr]  # all of ours have one
-    assert {path.partition("?")[0] for path in PATHS} | {"/static/{name}", "/api/v1/live"} == {
-        *known,
-        "/static/page.js",
-    }
+    served = {path.partition("?")[0] for path in PATHS}
+    assert served | {"/static/{name}", *OTHERS} == {*known, "/static/page.js"}
     async with exporter.running(), exporter.session() as http:
-        for path in (*PATHS, "/api/v1/live", "/nothing", "/static/nothing", "/%2e%2e/x", "//"):
+        for path in (*PATHS, *OTHERS, "/nothing", "/static/nothing", "/%2e%2e/x", "//"):
             for method in ("GET", "HEAD", "POST", "OPTIONS", "TRACE", "PROPFIND"):
                 for headers in (
                     {},

@@ -7,6 +7,7 @@ tests/fast_server.py says what the real rate is.
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import time
@@ -100,11 +101,31 @@ def look(pid: int, at: float) -> Look:
     )
 
 
+def settled(looks: list[Look]) -> list[Look]:
+    """After the first ten minutes."""
+    return [each for each in looks if each.at >= min(WARM_UP_SECONDS, SECONDS / 6)]
+
+
 def slope_per_hour(looks: list[Look], figure: Callable[[Look], float]) -> float:
     """By least squares, after the first ten minutes."""
-    later = [each for each in looks if each.at >= min(WARM_UP_SECONDS, SECONDS / 6)]
+    later = settled(looks)
     times = [each.at / 3600 for each in later]
     return statistics.linear_regression(times, [figure(each) for each in later]).slope
+
+
+def floor_slope_per_hour(looks: list[Look]) -> float:
+    """Median slope (Theil-Sen) between the lowest RSS of each minute after the first ten.
+
+    The pages of the journal file that is read count as resident, too, up to 8 MiB by 8 MiB, until
+    the next file begins: a saw whose height says nothing about the exporter.
+    """
+    floor: dict[int, int] = {}
+    for each in settled(looks):
+        minute = int(each.at // 60)
+        floor[minute] = min(each.rss, floor.get(minute, each.rss))
+    pairs = itertools.combinations(sorted(floor.items()), 2)
+    slopes = [(later - earlier) / (end - start) for (start, earlier), (end, later) in pairs]
+    return 60 * statistics.median(slopes) if slopes else 0.0
 
 
 # --- the hour ----------------------------------------------------------------------------------
@@ -164,8 +185,10 @@ def test_an_hour_at_fifty_times_the_real_rate_loses_nothing_and_grows_nothing(
             observed = seen.matching("gpu_observed_seconds_total", signal="utilization").values()
             counted, expected = shown_counts(seen), +server.expected
             said = exporter.said
-    judge(looks, ill, counted, expected)
+    if ill:
+        print(said)
     print(f"journal on the disk at most {bounded.most_bytes / MEGABYTE:.0f} MB")
+    judge(looks, ill, counted, expected)
     assert min(observed) >= SECONDS - 5
     assert "Traceback" not in said
 
@@ -202,18 +225,20 @@ def live(
 def judge(looks: list[Look], ill: int, counted: Counts, expected: Counts) -> None:
     """The verdict in one line, then the assertions."""
     lost, doubled = sum((expected - counted).values()), sum((counted - expected).values())
-    later = [each.fds for each in looks if each.at >= min(WARM_UP_SECONDS, SECONDS / 6)]
-    slope = slope_per_hour(looks, lambda each: each.rss) / MEGABYTE
+    fds = [each.fds for each in settled(looks)]
+    floor = floor_slope_per_hour(looks) / MEGABYTE
     anonymous = slope_per_hour(looks, lambda each: each.anonymous) / MEGABYTE
+    squares = slope_per_hour(looks, lambda each: each.rss) / MEGABYTE
     print(
         f"{expected['lines',]:,} lines: {lost} counts lost, {doubled} doubled; "
         f"{len(looks)} scrapes, {ill} of them with a source down or a gap; "
-        f"fds {min(later)} to {max(later)}; RSS {slope:+.2f} MB/h (anonymous {anonymous:+.2f})"
+        f"fds {min(fds)} to {max(fds)}; RSS {floor:+.2f} MB/h (lowest of each minute; by least "
+        f"squares anonymous {anonymous:+.2f}, all with the mapped journal {squares:+.2f})"
     )
     assert counted == expected
     assert ill == 0
     if SECONDS >= 3600:
         assert abs(slope_per_hour(looks, lambda each: each.fds)) < 1
-        assert slope < LONGEST_SLOPE_MB_PER_HOUR
+        assert max(floor, anonymous) < LONGEST_SLOPE_MB_PER_HOUR
     else:
         print(f"too short to judge slopes: {SECONDS:g} s")

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import systemd.journal
 
 from exporter.records import LogLine, Record, Refusal, SourceUnavailableError
 from exporter.sources import Position
 from exporter.sources.journal.damage import DamageWatch
 from exporter.sources.journal.entries import EntryReader
 from exporter.sources.journal.position import ReadTo
-from exporter.sources.journal.reader import open_file
+from exporter.sources.journal.reader import _Reader, open_file
 from exporter.sources.journal.source import JournalMatch, JournalSource
 from tests.journal_writer import JournalWriter, journal_remote
 from tests.journald import hand_started_journald, why_not
@@ -473,6 +474,27 @@ async def test_an_entry_that_lost_its_text_is_a_gap(journal: JournalWriter) -> N
         await followed.until_lines(1)
         assert followed.source.health.gaps == 1
         assert followed.source.health.lines == 3
+
+
+async def test_an_entry_whose_text_is_still_being_written_is_looked_at_again(
+    journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def field(reader: systemd.journal.Reader, name: str) -> bytes:
+        if name == "MESSAGE":
+            asked.append(reader)
+            if len(asked) == 2:
+                raise KeyError(name)
+        return reader._get(name)  # type: ignore[no-any-return]  # it has no types
+
+    monkeypatch.setattr(_Reader, "field", field)
+    async with following(journal.directory) as followed:
+        for number in range(3):
+            journal.write(f"batch {number}")
+        journal.flush()
+        assert await followed.until_lines(3) == ["batch 0", "batch 1", "batch 2"]
+        assert (followed.source.health.lines, followed.source.health.gaps) == (3, 0)
 
 
 @pytest.mark.parametrize("reason", ["pid-change", "line-max", "nul", "eof"])
