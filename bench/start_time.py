@@ -18,7 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.played_server import STAGES, configuration, other_line, rhythmic_gpus, write_batch_line
+from bench.played_server import (
+    STAGES,
+    configuration,
+    rhythmic_gpus,
+    write_batch_line,
+    write_other_line,
+)
 from bench.rows import Row, run_alone
 from tests.journal_writer import JournalWriter
 from tests.running import RunningExporter
@@ -56,7 +62,7 @@ def fill(writer: JournalWriter, size: int) -> int:
                 text = f"Receive: obj=GenerateReqInput(text='{number}{prompt[start : start + PROMPT_BYTES]}')"
                 writer.write(text, pid=3999, cmdline="python -m sglang.launch_server")
             elif number % 5 == 1:
-                writer.write(other_line(number), pid=3999, cmdline="python -m sglang.launch_server")
+                write_other_line(writer, number)
             else:
                 write_batch_line(writer, number)
         writer.send()
