@@ -2,7 +2,8 @@
 
     .venv/bin/python -m bench.log_cost [--quick]
 
-One real journal of 200,000 entries, half of them batch lines. Processor time (user and system,
+One real journal of 200,000 entries with the fields journald adds, half of them batch lines, 100 a
+second until now. Processor time (user and system,
 start-up included) until all are counted and were scraped once. mtail reads a pipe one buffer a
 poll, 4 MB/s at the best, so it gets what journalctl printed as a file; the time of both is added.
 """
@@ -19,13 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers import PeerAbsentError, debian_program
-from bench.played_server import UNIT, other_line, write_batch_line
+from bench.played_server import UNIT, write_batch_line, write_other_line
 from bench.processor_time import processor_seconds
 from bench.rows import Row, run_alone
 from tests.journal_writer import JournalWriter
 from tests.running import Metrics, RunningExporter
 
 ENTRIES, QUICK_ENTRIES = 200_000, 20_000
+ENTRIES_PER_SECOND = 100
 ROUNDS = 3
 PROGRAM = Path(__file__).with_name("sglang.mtail")
 
@@ -49,11 +51,13 @@ print(time.process_time() - started)
 
 
 def write_journal(directory: Path, entries: int) -> None:
-    """Every other entry a batch line."""
+    """Every other entry a batch line; what 50 of them a second left until now."""
+    first_us = int((time.time() - entries / ENTRIES_PER_SECOND) * 1e6)
     with JournalWriter(directory) as writer:
         for number in range(entries // 2):
-            write_batch_line(writer, number)
-            writer.write(other_line(number), pid=3999, cmdline="python -m sglang.launch_server")
+            at_us = first_us + number * 2_000_000 // ENTRIES_PER_SECOND
+            write_batch_line(writer, number, realtime_us=at_us)
+            write_other_line(writer, number, realtime_us=at_us + 1)
         writer.flush()
 
 

@@ -16,6 +16,22 @@ STAGES = 8
 LINES_PER_SECOND = 50
 UNIT = "sglang.service"
 _TICK_SECONDS = 0.2
+STDOUT_FIELDS = {
+    "PRIORITY": 6,
+    "SYSLOG_FACILITY": 3,
+    "_UID": 997,
+    "_GID": 997,
+    "_COMM": "python",
+    "_EXE": "/usr/bin/python3.11",
+    "_CAP_EFFECTIVE": 0,
+    "_SELINUX_CONTEXT": "unconfined",
+    "_SYSTEMD_CGROUP": "/system.slice/sglang.service",
+    "_SYSTEMD_SLICE": "system.slice",
+    "_MACHINE_ID": "fedcba9876543210fedcba9876543210",
+    "_HOSTNAME": "gpu-host",
+    "_RUNTIME_SCOPE": "system",
+}
+"""What journald adds to a line of a unit's stdout, beside what `JournalWriter` writes itself."""
 
 
 def batch_line(number: int, stages: int = STAGES) -> tuple[int, str]:
@@ -43,10 +59,31 @@ def other_line(number: int) -> str:
     )
 
 
-def write_batch_line(writer: JournalWriter, number: int, stages: int = STAGES) -> None:
-    """Writes the n-th batch line as its stage's scheduler."""
+def write_batch_line(
+    writer: JournalWriter, number: int, stages: int = STAGES, realtime_us: int | None = None
+) -> None:
+    """Writes the n-th batch line as its stage's scheduler; at that instant, or now."""
     rank, message = batch_line(number, stages)
-    writer.write(message, pid=4000 + rank, cmdline=f"sglang::scheduler_PP{rank}", unit=UNIT)
+    writer.write(
+        message,
+        pid=4000 + rank,
+        cmdline=f"sglang::scheduler_PP{rank}",
+        unit=UNIT,
+        realtime_us=realtime_us,
+        **STDOUT_FIELDS,
+    )
+
+
+def write_other_line(writer: JournalWriter, number: int, realtime_us: int | None = None) -> None:
+    """Writes the n-th line of the server's main process."""
+    writer.write(
+        other_line(number),
+        pid=3999,
+        cmdline="python -m sglang.launch_server",
+        unit=UNIT,
+        realtime_us=realtime_us,
+        **STDOUT_FIELDS,
+    )
 
 
 def rhythmic_gpus(path: Path, gpus: int = STAGES) -> FakeNvml:

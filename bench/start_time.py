@@ -4,7 +4,7 @@
 
 The journal is written first: rotating files, every fifth entry a prompt of 5 kB that does not
 compress, the server's arguments at the beginning of the launch. A scrape is whole when the journal
-is read, all 8 GPUs are integrated, and the model that those arguments name is shown. Each start is timed
+is read, all 8 GPUs answer, and the model that those arguments name is shown. Each start is timed
 in two ways: without a saved position (the exporter's first life), and with one.
 """
 
@@ -18,7 +18,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.played_server import STAGES, configuration, other_line, rhythmic_gpus, write_batch_line
+from bench.played_server import (
+    STAGES,
+    configuration,
+    rhythmic_gpus,
+    write_batch_line,
+    write_other_line,
+)
 from bench.rows import Row, run_alone
 from tests.journal_writer import JournalWriter
 from tests.running import RunningExporter
@@ -56,7 +62,7 @@ def fill(writer: JournalWriter, size: int) -> int:
                 text = f"Receive: obj=GenerateReqInput(text='{number}{prompt[start : start + PROMPT_BYTES]}')"
                 writer.write(text, pid=3999, cmdline="python -m sglang.launch_server")
             elif number % 5 == 1:
-                writer.write(other_line(number), pid=3999, cmdline="python -m sglang.launch_server")
+                write_other_line(writer, number)
             else:
                 write_batch_line(writer, number)
         writer.send()
@@ -72,7 +78,7 @@ def start(folder: Path, config: Path, environment: dict[str, str]) -> float:
             whole = (
                 metrics.total("exporter_source_up") == 2  # the journal and the GPUs
                 and metrics.total("gpu_up") == STAGES
-                and len(metrics.matching("gpu_resident_seconds_total")) == STAGES
+                and len(metrics.matching("gpu_memory_used_bytes")) == STAGES
                 and bool(metrics.matching("info", model=MODEL))
             )
             if whole:

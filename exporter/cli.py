@@ -14,44 +14,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TypeAlias
 
-from exporter import __version__, check_command, compare_command, daemon, recorder
-from exporter.comparison.run import ReportError
-from exporter.config import (
-    DEFAULT_PORT,
-    Config,
-    ConfigError,
-    parse_listen,
-)
-from exporter.diagnose import command as diagnose_command
-from exporter.diagnose import options as diagnose_options
-from exporter.diagnose.live import NothingSeenError
-from exporter.diagnose.remote_exporter import ExporterError
-from exporter.load.failures import LoadError
-from exporter.positions import StateFileInUseError
-from exporter.recordings.reader import read_records
-from exporter.records import FatalSourceError
-from exporter.reload import ConfigSource, is_pipe
-from exporter.simulator import SCENARIOS
+from exporter import __version__, daemon
+from exporter.config import DEFAULT_PORT, Config, ConfigError, parse_listen
+from exporter.reload import ConfigSource
 from exporter.source_options import add_sources, config_of
 from exporter.standard_output import CannotPrintError, put
-from exporter.web import CannotListenError
 
 log = logging.getLogger(__name__)
-
-FAILURES = (
-    ConfigError,
-    CannotListenError,
-    ExporterError,
-    LoadError,
-    NothingSeenError,
-    ReportError,
-    recorder.CannotRecordError,
-    CannotPrintError,
-    StateFileInUseError,
-    FatalSourceError,
-    OSError,
-)
-"""What ends a command with a message; each names its remedy."""
 
 PROGRAM = "sglang-pipeline-exporter"
 EXIT_OK = 0
@@ -70,6 +39,10 @@ first steps:
   curl localhost:10810/metrics                         what Prometheus will see
   sglang-pipeline-exporter COMMAND --help              more about one command"""
 
+
+# What `serve` does not need is imported where it is used: that is a third of its start and a tenth
+# of its memory.
+# ruff: noqa: PLC0415
 
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # noqa: SLF001  # argparse names the type nowhere else
 
@@ -137,6 +110,8 @@ def _add_serve(commands: _Commands) -> None:
 
 
 def _add_demo(commands: _Commands) -> None:
+    from exporter.simulator import SCENARIOS
+
     demo = commands.add_parser(
         "demo",
         help="run everything against a simulated PP8 server: no GPU, no SGLang",
@@ -182,7 +157,19 @@ def _add_command(commands: _Commands, name: str, told: ModuleType) -> _Parser:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _add_diagnosis(commands: _Commands) -> None:
+    from exporter import check_command, compare_command
+    from exporter.diagnose import command, options
+
+    diagnose = _add_command(commands, "diagnose", command)
+    options.add_arguments(diagnose)
+    add_sources(diagnose)
+    compare_command.add_arguments(_add_command(commands, "compare", compare_command))
+    check_command.add_arguments(commands.add_parser("check-config", help=check_command.HELP))
+
+
+def _parser(*, serve_alone: bool = False) -> argparse.ArgumentParser:
+    """All commands, or `serve` alone."""
     parser = _Parser(
         prog=PROGRAM,
         description=_DESCRIPTION,
@@ -193,13 +180,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     _add_serve(commands)
-    _add_demo(commands)
-    _add_recordings(commands)
-    diagnose = _add_command(commands, "diagnose", diagnose_command)
-    diagnose_options.add_arguments(diagnose)
-    add_sources(diagnose)
-    compare_command.add_arguments(_add_command(commands, "compare", compare_command))
-    check_command.add_arguments(commands.add_parser("check-config", help=check_command.HELP))
+    if not serve_alone:
+        _add_demo(commands)
+        _add_recordings(commands)
+        _add_diagnosis(commands)
     return parser
 
 
@@ -219,33 +203,50 @@ def _with_listen(config: Config, arguments: argparse.Namespace) -> Config:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "serve":
-            # What comes through a pipe is gone once it was read.
-            is_once = arguments.config is None or is_pipe(arguments.config)
-            path = None if is_once else arguments.config
-            source = ConfigSource(path, lambda: _config(arguments))
+            source = ConfigSource(arguments.config, lambda: _config(arguments))
             asyncio.run(daemon.serve(source, reload_over_http=arguments.web_enable_reload))
         case "demo":
-            with tempfile.TemporaryDirectory(prefix="sglang-pipeline-demo-") as directory:
-                # Everything is made up and nothing is protected: for this machine alone by default.
-                demo = Config(servers=(), listen_host="127.0.0.1")
-                config = _with_listen(demo, arguments)
-                asyncio.run(daemon.demo(arguments.scenario, config, Path(directory)))
+            _run_demo(arguments)
         case "record":
-            asyncio.run(recorder.record(_config(arguments), arguments.duration, arguments.output))
+            from exporter.recorder import record
+
+            asyncio.run(record(_config(arguments), arguments.duration, arguments.output))
         case "diagnose":
-            return diagnose_command.run(arguments, lambda: _config(arguments))
+            from exporter.diagnose.command import run as diagnose
+
+            return diagnose(arguments, lambda: _config(arguments))
         case "compare":
-            return compare_command.run(arguments)
-        case "replay" if arguments.once:
-            put(daemon.replay_once(arguments.recording))
+            from exporter.compare_command import run as compare
+
+            return compare(arguments)
         case "replay":
-            read_records(arguments.recording).close()  # a bad file is named before anything starts
-            asyncio.run(
-                daemon.replay(arguments.recording, _with_listen(Config(servers=()), arguments))
-            )
+            _run_replay(arguments)
         case "check-config":
-            check_command.run(arguments)
+            from exporter.check_command import run as check
+
+            check(arguments)
     return EXIT_OK
+
+
+def _run_demo(arguments: argparse.Namespace) -> None:
+    from exporter.demo import demo
+
+    with tempfile.TemporaryDirectory(prefix="sglang-pipeline-demo-") as directory:
+        # Everything is made up and nothing is protected: for this machine alone by default.
+        made_up = Config(servers=(), listen_host="127.0.0.1")
+        config = _with_listen(made_up, arguments)
+        asyncio.run(demo(arguments.scenario, config, Path(directory)))
+
+
+def _run_replay(arguments: argparse.Namespace) -> None:
+    from exporter.recordings.reader import read_records
+    from exporter.replay import replay, replay_once
+
+    if arguments.once:
+        put(replay_once(arguments.recording))
+        return
+    read_records(arguments.recording).close()  # a bad file is named before anything starts
+    asyncio.run(replay(arguments.recording, _with_listen(Config(servers=()), arguments)))
 
 
 def help_text() -> str:
@@ -263,7 +264,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     given = sys.argv[1:] if argv is None else argv
     try:
-        arguments = _parser().parse_args(given)
+        arguments = _parser(serve_alone=given[:1] == ["serve"]).parse_args(given)
     except _UsageError as error:
         return _fail(str(error), json_wanted="--json" in given)
     arguments.argv = given
@@ -271,14 +272,16 @@ def main(argv: list[str] | None = None) -> int:
     json_wanted = getattr(arguments, "json", False)
     try:
         return _run(arguments)
-    except FAILURES as error:
-        return _fail(f"{command}: {error}", json_wanted=json_wanted)
     except KeyboardInterrupt:
         # Exit status 0 of these would say that all is well, or was compared.
         if arguments.command not in {"diagnose", "compare"}:
             return EXIT_OK
         return _fail(f"{command}: interrupted", json_wanted=json_wanted)
     except Exception as error:  # Python's own exit status, 1, would say that a fault was found.
+        from exporter.failures import FAILURES
+
+        if isinstance(error, FAILURES):
+            return _fail(f"{command}: {error}", json_wanted=json_wanted)
         log.exception("failed unexpectedly; please report it with these lines")
         return _fail(f"{command}: failed: {type(error).__name__}", json_wanted=json_wanted)
 

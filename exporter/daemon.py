@@ -1,4 +1,4 @@
-"""The programs that serve: the exporter itself, the demo, a replay."""
+"""Serves until a signal; the exporter itself: configuration, sources, positions, reload."""
 
 from __future__ import annotations
 
@@ -7,33 +7,24 @@ import logging
 import os
 import signal
 import time
-from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
-from exporter.collector import SnapshotCollector
-from exporter.config import Config, ServerConfig
+from exporter.config import Config
 from exporter.crashes import Crashes, kept_running
-from exporter.exposition_text import text_of
 from exporter.ingest import Ingest
-from exporter.kept_sources import Feed
-from exporter.live_sources import LiveFeeds, ingest_of, live_ingest
+from exporter.live_sources import LiveFeeds, ingest_of
 from exporter.positions import PositionStore, default_path
 from exporter.recent.records import RecentRecords
-from exporter.recordings.reader import read_records
 from exporter.reload import TASK, ConfigSource, Reloader
 from exporter.reload_request import Reload
 from exporter.service_manager import ServiceManager
-from exporter.simulator import DemoServer
-from exporter.sources.recording import RecordingSource
-from exporter.stage_map import StageMapper
-from exporter.stopping import caught, first_of, ignore_signals, wait_for_no_thread
+from exporter.stopping import caught, ignore_signals, wait_for_no_thread
 from exporter.web import WebServer
 
 log = logging.getLogger(__name__)
 
 
-async def _serve(
+async def serve_until_stopped(
     ingest: Ingest,
     recent: RecentRecords,
     config: Config,
@@ -125,63 +116,6 @@ async def serve(source: ConfigSource, *, reload_over_http: bool = False) -> None
             around=manager.reloading,
         )
         reloading = Reloading(reloader, manager, reload_over_http)
-        await _serve(ingest, recent, config, "serving on %s/metrics", reloading)
+        await serve_until_stopped(ingest, recent, config, "serving on %s/metrics", reloading)
     finally:
         positions.close()
-
-
-async def demo(scenario: str, config: Config, directory: Path) -> None:
-    """Runs the exporter against a simulated PP8 server and eight simulated GPUs."""
-    world = DemoServer(scenario, directory)
-    if world.journal_directory is not None:
-        server = ServerConfig(name="sglang", unit=world.unit)
-    else:
-        server = ServerConfig(name="sglang", files=(str(world.log_file),))
-        log.warning("systemd-journal-remote is not installed: the demo writes a plain log file")
-    config = replace(
-        config,
-        servers=(server,),
-        journal_directory=world.journal_directory,
-        from_start=True,
-        nvml=True,
-    )
-    recent = RecentRecords(time.time)
-    ingest = live_ingest(config, driver=world.driver, proc_root=world.proc_root, tap=recent.keep)
-    running = asyncio.create_task(world.run(), name="simulation")
-    serving = asyncio.create_task(
-        _serve(ingest, recent, config, f"demo of {scenario!r} on %s (metrics on /metrics)"),
-        name="serve",
-    )
-    try:
-        await first_of(serving, running)
-    finally:
-        await world.close()
-
-
-def replay_once(path: Path) -> str:
-    """The exposition of the instant of a recording's last record.
-
-    Raises:
-        RecordingError: It is no recording this version can read.
-    """
-    reader = read_records(path)
-    source = RecordingSource(path)
-    source.health = reader.health
-    ingest = Ingest((Feed(source),), mapper=StageMapper(()), clock=lambda: reader.newest_at or 0.0)
-    for made in reader:
-        ingest.handle(made)
-    summary = reader.summary()
-    if summary:
-        log.warning("%s", summary)
-    ingest.finish()
-    snapshot = ingest.snapshot()
-    families = SnapshotCollector(snapshot, ingest.state(snapshot), None).collect()
-    return text_of(families, open_metrics=False).decode()
-
-
-async def replay(path: Path, config: Config) -> None:
-    """Serves a recording at the speed it was made; after its end, its last instant."""
-    source = RecordingSource(path)
-    recent = RecentRecords(source.now)
-    ingest = Ingest((Feed(source),), mapper=StageMapper(()), clock=source.now, tap=recent.keep)
-    await _serve(ingest, recent, config, f"replaying {path} on %s/metrics")

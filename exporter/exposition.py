@@ -98,6 +98,10 @@ class Exposition:
             self._credit -= 1
         return body
 
+    def forget(self) -> None:
+        """What was seen so far is shared no more: who caused a change wants to see it."""
+        self._look = None
+
     def _may_look(self) -> bool:
         """Whether one more may be made now."""
         now = self._clock()

@@ -71,6 +71,8 @@ class Reloader:
             crashes: Told of what nobody foresaw.
             around: Entered for each attempt, for a service manager that wants to know.
         """
+        if source.path is not None and _is_pipe(source.path):  # empty, now that it was read
+            source = replace(source, path=None)
         self._source = source
         self._config = config
         self._take = take
@@ -148,7 +150,7 @@ class Reloader:
         return None
 
     def _read(self, path: Path) -> Config:
-        if is_pipe(path):  # a thread that reads one may wait for ever
+        if _is_pipe(path):  # a thread that reads one may wait for ever
             raise ConfigError(
                 f"the configuration {path} is a pipe, which can be read at the start only"
             )
@@ -195,7 +197,7 @@ class Reloader:
         return True
 
 
-def is_pipe(path: Path) -> bool:
+def _is_pipe(path: Path) -> bool:
     """Whether it gives what it holds only once; one that cannot be looked at does not."""
     try:
         return stat.S_ISFIFO(os.stat(path).st_mode)

@@ -112,7 +112,7 @@ class WebServer:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/-/healthy", self._healthy)
         app.router.add_get("/-/ready", self._ready)
-        app.router.add_post("/-/reload", ReloadRequest(reload).answer)
+        app.router.add_post("/-/reload", ReloadRequest(reload, self._exposition.forget).answer)
         app.router.add_get("/api/v1/pipeline", self._pipeline)
         app.router.add_get("/api/v1/timeline", self._timeline)
         app.router.add_get("/api/v1/recording", self._recording)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.daemon import replay_once
 from exporter.metric_catalog import CATALOG
+from exporter.replay import replay_once
 from exporter.sglang_log import is_wanted, storable
 from tests.journal_export import real_journal
 

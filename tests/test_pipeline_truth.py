@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.daemon import replay_once
+from exporter.replay import replay_once
 from tests.running import Metrics
 
 DATA = Path(__file__).parent / "data"

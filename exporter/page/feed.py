@@ -11,14 +11,16 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from exporter.api import Json, Past, timeline_json
 from exporter.collector import ExporterState
-from exporter.diagnosis.watch import PipelineKey
 from exporter.page.state import state_json
 from exporter.page.verdicts import RunningVerdicts
 from exporter.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from exporter.diagnosis.watch import PipelineKey
 
 LOOK_SECONDS = 1.0
 JUDGE_SECONDS = 30.0

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from exporter.api import Json, pipeline_json
 from exporter.collector import ExporterState
 from exporter.diagnosis.findings import Verdict
-from exporter.diagnosis.watch import PipelineKey
 from exporter.page.verdicts import RunningVerdict
 from exporter.page.words import figures_sentence, queued, switch_on, waits
 from exporter.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from exporter.diagnosis.watch import PipelineKey
 
 VERDICT_HOLDS_SECONDS = 75.0
 """An older one says nothing of now."""

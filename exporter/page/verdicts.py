@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from exporter.admission import Admission
-from exporter.diagnosis.advice import advice
-from exporter.diagnosis.findings import Verdict
-from exporter.diagnosis.measure import measure
-from exporter.diagnosis.verdict import diagnose
-from exporter.diagnosis.watch import PipelineKey, Watch
-from exporter.diagnosis.wording import gain_text, sentence
 from exporter.pipeline.clock import Second
 from exporter.recent.records import RecentRecording
-from exporter.records import Batch, ServerEvent, ServerFacts
+
+if TYPE_CHECKING:
+    from exporter.diagnosis.findings import Verdict
+    from exporter.diagnosis.watch import PipelineKey
 
 WINDOW_SECONDS = 90
 """What a running verdict speaks of."""
@@ -68,45 +65,13 @@ class RunningVerdicts:
         keys = pipelines[:_MOST_PIPELINES]
         found = self._recording(WINDOW_SECONDS)
         seconds = {key: tuple(self._seconds(*key))[-WINDOW_SECONDS:] for key in keys}
-        self.latest = await asyncio.to_thread(_judge, found, seconds, now)
+        self.latest = await asyncio.to_thread(_judged, found, seconds, now)
 
 
-def _judge(
+def _judged(
     found: RecentRecording, seconds: Mapping[PipelineKey, Sequence[Second]], now: float
 ) -> dict[PipelineKey, RunningVerdict]:
-    watch = watch_of(found)
-    verdicts = {}
-    for key, settled in seconds.items():
-        watch.add_seconds(key, settled)
-        diagnosis = diagnose(measure(watch, key))
-        verdicts[key] = RunningVerdict(
-            now,
-            diagnosis.verdict,
-            diagnosis.confidence,
-            sentence(diagnosis),
-            gain_text(diagnosis),
-            tuple(advice(diagnosis)),
-            tuple(diagnosis.missing),
-            diagnosis.figures.window_seconds,
-        )
-    return verdicts
+    # Not before somebody watches: an exporter that is only scraped needs none of it.
+    from exporter.page.judging import judged  # noqa: PLC0415  # see above
 
-
-def watch_of(found: RecentRecording) -> Watch:
-    """The records of a stretch of the past; lines are judged as they were when they came."""
-    watch, admission = Watch(), Admission()
-    for record in found.head:
-        watch.fold(record)
-        if isinstance(record, ServerFacts):
-            admission.learn(record)
-    for _, record in found.changes:
-        watch.fold(record)
-    for stretch in found.stretches:
-        for record in stretch.records(found.since):
-            watch.fold(record)
-    for block in found.blocks:
-        for line, _ in block.lines(found.since):
-            made = admission.admit(line)
-            if isinstance(made, Batch | ServerEvent):
-                watch.fold(made)
-    return watch
+    return judged(found, seconds, now)

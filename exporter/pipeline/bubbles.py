@@ -67,11 +67,7 @@ def combine_ranks(ranks: Sequence[GpuSecond], first: int, stop: int) -> StageSec
         `None` if no time is seen on all ranks.
     """
     observed = _common_time(ranks, first, stop)
-    cells: dict[int, list[int]] = {}
-    for cell, seconds in enumerate(observed):
-        if seconds > 0.0:
-            worst = max(rank.methods[cell] for rank in ranks)
-            cells.setdefault(worst, []).append(cell)
+    cells = _cells_by_method(ranks, observed)
     if not cells:
         return None
     working = [0.0] * CELLS_PER_SECOND
@@ -107,13 +103,25 @@ def combine_ranks(ranks: Sequence[GpuSecond], first: int, stop: int) -> StageSec
     )
 
 
+def _cells_by_method(ranks: Sequence[GpuSecond], observed: Sequence[float]) -> dict[int, list[int]]:
+    """The cells in which time is seen, by the worst method of the ranks there."""
+    worst = ranks[0].methods
+    for rank in ranks[1:]:
+        worst = [max(pair) for pair in zip(worst, rank.methods, strict=True)]
+    cells: dict[int, list[int]] = {}
+    for cell, seconds in enumerate(observed):
+        if seconds > 0.0:
+            cells.setdefault(worst[cell], []).append(cell)
+    return cells
+
+
 def _common_time(ranks: Sequence[GpuSecond], first: int, stop: int) -> list[float]:
     if len(ranks) == 1:
         covered = ranks[0].covered
     else:
         covered = [min(times) for times in zip(*(rank.covered for rank in ranks), strict=True)]
     if first == 0 and stop == CELLS_PER_SECOND:
-        return list(covered)
+        return covered
     inside = range(first, stop)
     return [seconds if cell in inside else 0.0 for cell, seconds in enumerate(covered)]
 
@@ -126,9 +134,13 @@ def _rank_part(
     Once a stage is known by residency only, all its ranks are: working = resident.
     """
     covered, working, waiting = rank.covered, rank.working, rank.waiting
-    scale = [observed[cell] / covered[cell] for cell in cells]
-    worked = [working[cell] * factor for cell, factor in zip(cells, scale, strict=True)]
-    waited = [waiting[cell] * factor for cell, factor in zip(cells, scale, strict=True)]
+    if observed is covered:
+        worked = [working[cell] for cell in cells]
+        waited = [waiting[cell] for cell in cells]
+    else:
+        scale = [observed[cell] / covered[cell] for cell in cells]
+        worked = [working[cell] * factor for cell, factor in zip(cells, scale, strict=True)]
+        waited = [waiting[cell] * factor for cell, factor in zip(cells, scale, strict=True)]
     if method is Method.RESIDENCY:
         resident = [work + wait for work, wait in zip(worked, waited, strict=True)]
         return resident, [0.0] * len(cells)
@@ -147,6 +159,9 @@ def active_stages(shares: Iterable[float]) -> list[float]:
     """
     chances = [1.0]
     for share in shares:
+        if share in (0.0, 1.0):  # as in most cells: nothing to multiply
+            chances = [0.0, *chances] if share else [*chances, 0.0]
+            continue
         rest = 1.0 - share
         chances = [
             stay * rest + step * share

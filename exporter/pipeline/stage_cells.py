@@ -52,7 +52,7 @@ class StageCells:
             _rounded(stage.observed),
             _rounded(stage.working),
             _rounded(stage.waiting),
-            bytes(max(method, 0) for method in stage.methods),
+            bytes([method if method > 0 else 0 for method in stage.methods]),
         )
 
     def planes(self) -> bytes:

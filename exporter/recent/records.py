@@ -87,7 +87,9 @@ class RecentRecords:
         if newest is None or not newest.began_at <= now < self._stretch_ends_at:
             newest = self._begin_stretch(now)
         if line is not None and not line.facts_only and not isinstance(made, ServerFacts):
-            if type(made) is not RefusedLine and (text := storable(line.message)) is not None:
+            if line.logged_at <= now - MOST_SECONDS or type(made) is RefusedLine:
+                return  # an old log is read: nobody can ask for its lines
+            if (text := storable(line.message)) is not None:
                 self._log.add(line, text, now)
         elif isinstance(made, RingSamples | GpmWindow | GpuGauges):
             newest.add(made, now)

@@ -1,16 +1,13 @@
 """Exit codes and messages of commands that cannot start."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from exporter import daemon
-from exporter.cli import EXIT_ERROR, EXIT_OK, main
+from exporter.cli import EXIT_ERROR, main
 from exporter.recorder import recording_to
 from exporter.recordings.reader import read_records
 from exporter.records import LoadEvent, LoadPhase
-from exporter.reload import ConfigSource
 
 
 def test_a_recording_that_cannot_be_written_names_the_option(
@@ -59,19 +56,3 @@ def test_a_file_that_is_no_recording_is_named_before_anything_starts(
     path.write_text("not a recording\n")
     assert main(["replay", str(path), "--listen", "127.0.0.1:0"]) == EXIT_ERROR
     assert str(path) in capsys.readouterr().err
-
-
-def test_a_configuration_from_a_pipe_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be empty, and count as a reload that failed."""
-    sources: list[ConfigSource] = []
-
-    async def serve(source: ConfigSource, **_options: bool) -> None:
-        sources.append(source)
-
-    monkeypatch.setattr(daemon, "serve", serve)
-    reader, writer = os.pipe()
-    os.write(writer, b"nvml: false\n")
-    os.close(writer)
-    assert main(["serve", f"--config=/dev/fd/{reader}"]) == EXIT_OK
-    assert (sources[0].path, sources[0].read().nvml) == (None, False)
-    os.close(reader)

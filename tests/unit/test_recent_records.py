@@ -271,3 +271,14 @@ def test_neither_request_text_nor_keys_are_held_or_written() -> None:
     assert secret not in json.dumps(found)
     assert secret not in repr(recent._log.blocks())
     assert secret not in repr(recent._changes)
+
+
+def test_lines_of_an_old_log_cost_the_newest_ones_nothing() -> None:
+    clock = Clock()
+    recent = RecentRecords(clock, RecentLog(most_lines=6000))
+    for _ in range(12_000):
+        recent.keep(NO_BATCH, line(clock.now - 601))
+    recent.keep(NO_BATCH, line(clock.now))
+    note, *kept = entries(recent, 600)
+    assert "too many log lines" not in note["note"]
+    assert [entry["t"] for entry in kept if entry["type"] == "log"] == [clock.now]

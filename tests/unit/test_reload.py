@@ -25,7 +25,7 @@ BAD = "servers: [{x: a}]\nlisten: 5\n"
 class Rig:
     """A reloader, its file, and what it put in force."""
 
-    def __init__(self, path: Path, *, with_file: bool = True) -> None:
+    def __init__(self, path: Path, *, with_file: bool = True, is_named: bool = False) -> None:
         self.path = path
         self.health, self.crashes = ConfigHealth(), Crashes()
         self.taken: list[Config] = []
@@ -40,7 +40,7 @@ class Rig:
         else:
             config = Config(servers=())
         self.reloader = Reloader(
-            ConfigSource(path if with_file else None, lambda: load(path)),
+            ConfigSource(path if with_file or is_named else None, lambda: load(path)),
             config,
             self._take,
             health=self.health,
@@ -172,7 +172,9 @@ async def test_a_bad_file_that_is_found_is_said_once(
 ) -> None:
     async with running(rig):
         for text in (BAD, BAD + "\n", BAD + "\n\n"):
-            rig.path.write_text(text)
+            newer = rig.path.with_name("newer")
+            newer.write_text(text)
+            newer.replace(rig.path)  # at once: a file cut short is another mistake
             seen = rig.attempts
             await until(lambda seen=seen: rig.attempts > seen)  # type: ignore[misc]  # seen is bound here
     assert len(caplog.messages) == 3
@@ -206,6 +208,15 @@ async def test_without_a_file_there_is_nothing_to_reload(tmp_path: Path) -> None
         assert await rig.reloader.reload() == NO_FILE
     assert rig.health == ConfigHealth(newest_in_force=True, loaded_at=None)
     assert rig.attempts == 1, "a service manager is told all the same"
+
+
+async def test_a_configuration_from_a_pipe_is_not_read_again(tmp_path: Path) -> None:
+    """It would be empty, and count as a reload that failed."""
+    os.mkfifo(tmp_path / "pipe")
+    rig = Rig(tmp_path / "pipe", with_file=False, is_named=True)
+    async with running(rig):
+        assert await rig.reloader.reload() == NO_FILE
+    assert rig.health == ConfigHealth(newest_in_force=True, loaded_at=None)
 
 
 async def test_listen_stays_until_a_restart_and_the_rest_changes(
