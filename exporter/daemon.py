@@ -41,7 +41,7 @@ async def serve_until_stopped(
         reloading.by_http if reloading else None,
     )
     await server.start(config)
-    log.info(greeting, f"{server.scheme}://{config.listen_host or '127.0.0.1'}:{server.port}")
+    log.info(greeting, server.url)
     if config.listen_host is None:
         log.info("it answers on all addresses of this machine; --listen ADDRESS:PORT narrows that")
     reading = asyncio.create_task(ingest.run(stays=True), name="ingest")

@@ -51,12 +51,12 @@ class RecordingDownload:
                 "Cache-Control": "no-store",
             }
         )
-        await response.prepare(request)
-        if request.method == "HEAD":
-            return response
         pieces = found.compressed()
         # A client that went away or sleeps: its connection is of no use, and no news.
         with contextlib.suppress(ConnectionError, TimeoutError):
+            await response.prepare(request)
+            if request.method == "HEAD":
+                return response
             async with asyncio.timeout(ANSWER_SECONDS):
                 while (piece := await asyncio.to_thread(_next, pieces)) is not None:
                     await response.write(piece)

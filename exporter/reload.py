@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import stat
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ READ_SECONDS = 10.0
 """A file that takes longer, on a network that hangs, counts as one that cannot be read."""
 NEEDS_RESTART = {"listen": ("listen_host", "listen_port"), "state_file": ("state_file",)}
 """Settings that stay as they were, and their fields."""
-NO_FILE = "there is nothing to read again: the exporter was started without --config"
+NO_FILE = "there is nothing to read again: the exporter was started without a --config file"
 TASK = "reload"
 
 Around = Callable[[], contextlib.AbstractContextManager[object]]
@@ -70,6 +71,8 @@ class Reloader:
             crashes: Told of what nobody foresaw.
             around: Entered for each attempt, for a service manager that wants to know.
         """
+        if source.path is not None and _is_pipe(source.path):  # empty, now that it was read
+            source = replace(source, path=None)
         self._source = source
         self._config = config
         self._take = take
@@ -137,7 +140,7 @@ class Reloader:
             return NO_FILE
         try:
             async with asyncio.timeout(READ_SECONDS):
-                newest = await asyncio.to_thread(self._source.read)
+                newest = await asyncio.to_thread(self._read, self._source.path)
         except ConfigError as error:
             return self._refuse(str(error), was_asked)
         except TimeoutError:
@@ -145,6 +148,13 @@ class Reloader:
             return self._refuse(said, was_asked)
         await self._put_in_force(newest, was_asked=was_asked)
         return None
+
+    def _read(self, path: Path) -> Config:
+        if _is_pipe(path):  # a thread that reads one may wait for ever
+            raise ConfigError(
+                f"the configuration {path} is a pipe, which can be read at the start only"
+            )
+        return self._source.read()
 
     async def _put_in_force(self, newest: Config, *, was_asked: bool) -> None:
         newest = _without_restart(self._config, newest)
@@ -185,6 +195,14 @@ class Reloader:
             return False
         self._looked_at = seen
         return True
+
+
+def _is_pipe(path: Path) -> bool:
+    """Whether it gives what it holds only once; one that cannot be looked at does not."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _looks(path: Path) -> object:

@@ -18,7 +18,7 @@ MOST_STAGES = 64
 _SHOWN_CHARACTERS = 60
 _LONGEST_TEXT = 4096
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _IPV6_HOST = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,15})?")
 _GPU_UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/-]{1,80}")
 _LISTEN_FORMS = "ADDRESS:PORT, [IPV6]:PORT or :PORT, with a port from 0 to 65535"

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -120,6 +121,7 @@ class WebServer:
         app.router.add_get("/static/{name}", self._file)
         self._runner = LimitedRunner(app, limits, refusals, shutdown_timeout=SHUTDOWN_SECONDS)
         self.port = 0
+        self._host = "127.0.0.1"
 
     async def start(self, config: Config) -> None:
         """Listens on the configured address, as the web configuration says.
@@ -137,11 +139,21 @@ class WebServer:
         except OSError as error:
             await self._runner.cleanup()
             address = f"{config.listen_host or '*'}:{config.listen_port}"
+            # A name that nobody knows has an error of its own kind, with numbers of its own.
+            of_name = isinstance(error, socket.gaierror)
+            reason = str(error.strerror) if of_name else os.strerror(error.errno or 0)
             raise CannotListenError(
-                f"cannot listen on {address}: {os.strerror(error.errno or 0).lower()}; "
+                f"cannot listen on {address}: {reason.lower()}; "
                 "choose another address with --listen ADDRESS:PORT"
             ) from error
         self.port = self._listener.sockets[0].getsockname()[1]
+        if (host := config.listen_host) is not None:
+            self._host = f"[{host}]" if ":" in host else host
+
+    @property
+    def url(self) -> str:
+        """Where it can be asked on this machine."""
+        return f"{self.scheme}://{self._host}:{self.port}"
 
     def _guarded(self, path: Path | None) -> ssl.SSLContext | None:
         """Has all answers guarded as the file says; what accepts connections, if that is TLS."""

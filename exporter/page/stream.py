@@ -39,11 +39,11 @@ class LiveStream:
                         "X-Content-Type-Options": "nosniff",
                     }
                 )
-                await response.prepare(request)
-                if request.method == "HEAD":
-                    return response
                 # A viewer who left, or was let go: no news.
                 with contextlib.suppress(ConnectionError):
+                    await response.prepare(request)
+                    if request.method == "HEAD":
+                        return response
                     await response.write(f"retry: {1000 * RETRY_SECONDS}\n\n".encode())
                     while (event := await viewer.events.get()) is not None:
                         await response.write(event)

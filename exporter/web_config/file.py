@@ -19,7 +19,7 @@ from exporter.config import ConfigError
 from exporter.web_config.document import WebConfig, parse
 from exporter.web_config.passwords import Passwords
 from exporter.web_config.rate import Bucket
-from exporter.web_config.tls import Pems, read_pems, server_context
+from exporter.web_config.tls import Pems, read_pems, read_plain, server_context
 
 log = logging.getLogger(__name__)
 
@@ -135,8 +135,7 @@ class WebConfigFile:
     def _read(self) -> tuple[WebConfig, Pems | None]:
         """Reads the files; a text that did not change is not parsed again."""
         try:
-            with self._path.open("rb") as file:
-                text = file.read(_MOST_BYTES + 1)
+            text = read_plain(self._path, _MOST_BYTES + 1)
         except OSError as error:
             raise ConfigError(
                 f"cannot read the file: {(error.strerror or '').lower()}; "
@@ -216,6 +215,10 @@ def _check_change(old: WebConfig, new: WebConfig) -> None:
     if old.tls and new.tls and new.tls.client_auth < old.tls.client_auth:
         mistakes.append(
             "tls_server_config.client_auth_type: less is asked for after a restart only"
+        )
+    if old.tls and new.tls and old.tls.client_allowed_sans and not new.tls.client_allowed_sans:
+        mistakes.append(
+            "tls_server_config.client_allowed_sans: every name is allowed after a restart only"
         )
     if mistakes:
         raise ConfigError("\n".join(mistakes))

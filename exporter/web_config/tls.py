@@ -5,9 +5,11 @@ Keys stay in memory: they reach OpenSSL by anonymous files, so that what was rea
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import ssl
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,14 +57,25 @@ def read_pems(tls: TlsSettings) -> Pems:
     return Pems(cert, key, client_ca)
 
 
+def read_plain(path: Path, most: int) -> bytes:
+    """The first `most` bytes of a file: on the event loop, so of none that may keep it waiting.
+
+    Raises:
+        OSError: It cannot be read, or is no plain file: a pipe, a device.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        return file.read(most)
+
+
 def _pem(key: str, text: str | None, path: Path | None, mark: bytes, mistakes: list[str]) -> bytes:
     if path is None:
         place, content = f"{_SECTION}.{key}", (text or "").encode()
     else:
         place = f"{_SECTION}.{key}_file"
         try:
-            with path.open("rb") as file:
-                content = file.read(_MOST_PEM_BYTES)
+            content = read_plain(path, _MOST_PEM_BYTES)
         except OSError as error:
             mistakes.append(
                 f"{place}: cannot read {path}: {(error.strerror or '').lower()}; "

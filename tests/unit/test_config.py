@@ -234,6 +234,7 @@ def test_aliases_cannot_grow_without_bound() -> None:
         ("[::1]:0", ("::1", 0)),
         ("localhost:65535", ("localhost", 65535)),
         ("node-a.example:1", ("node-a.example", 1)),
+        ("example.:1", ("example.", 1)),
     ],
 )
 def test_an_address_to_listen_on(text: str, expected: tuple[str | None, int]) -> None:
@@ -241,7 +242,11 @@ def test_an_address_to_listen_on(text: str, expected: tuple[str | None, int]) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["", "10810", "::1:10810", ":65536", ":-1", ":٣", "a b:1", "[x]:1", "h:", "http://h:1"]
+    "text",
+    [
+        *("", "10810", "::1:10810", ":65536", ":-1", ":٣", "a b:1", "[x]:1", "h:", "http://h:1"),
+        *("a..b:1", ".:1", f"{'a' * 64}:1"),  # Python cannot ask for the address of such a name
+    ],
 )
 def test_no_address_to_listen_on(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^listen: .* is not ADDRESS:PORT"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ BAD = "servers: [{x: a}]\nlisten: 5\n"
 class Rig:
     """A reloader, its file, and what it put in force."""
 
-    def __init__(self, path: Path, *, with_file: bool = True) -> None:
+    def __init__(self, path: Path, *, with_file: bool = True, is_named: bool = False) -> None:
         self.path = path
         self.health, self.crashes = ConfigHealth(), Crashes()
         self.taken: list[Config] = []
@@ -39,7 +40,7 @@ class Rig:
         else:
             config = Config(servers=())
         self.reloader = Reloader(
-            ConfigSource(path if with_file else None, lambda: load(path)),
+            ConfigSource(path if with_file or is_named else None, lambda: load(path)),
             config,
             self._take,
             health=self.health,
@@ -179,6 +180,17 @@ async def test_a_bad_file_that_is_found_is_said_once(
     assert len(caplog.messages) == 3
 
 
+async def test_a_pipe_in_the_place_of_the_file_keeps_nobody_waiting(rig: Rig) -> None:
+    rig.path.unlink()
+    os.mkfifo(rig.path)
+    async with running(rig):
+        assert "is a pipe" in (await rig.reloader.reload() or "")
+        rig.path.unlink()
+        rig.path.write_text(OTHER)
+        assert await rig.reloader.reload() is None
+    assert rig.names == ["b"]
+
+
 async def test_a_bug_in_a_reload_is_counted_and_the_next_one_works(rig: Rig) -> None:
     rig.path.write_text(OTHER)
     rig.breaks = KeyError("a log line")
@@ -196,6 +208,15 @@ async def test_without_a_file_there_is_nothing_to_reload(tmp_path: Path) -> None
         assert await rig.reloader.reload() == NO_FILE
     assert rig.health == ConfigHealth(newest_in_force=True, loaded_at=None)
     assert rig.attempts == 1, "a service manager is told all the same"
+
+
+async def test_a_configuration_from_a_pipe_is_not_read_again(tmp_path: Path) -> None:
+    """It would be empty, and count as a reload that failed."""
+    os.mkfifo(tmp_path / "pipe")
+    rig = Rig(tmp_path / "pipe", with_file=False, is_named=True)
+    async with running(rig):
+        assert await rig.reloader.reload() == NO_FILE
+    assert rig.health == ConfigHealth(newest_in_force=True, loaded_at=None)
 
 
 async def test_listen_stays_until_a_restart_and_the_rest_changes(

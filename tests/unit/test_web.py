@@ -309,6 +309,25 @@ async def test_a_download_that_is_given_up_makes_room_and_no_noise(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("path", ["/api/v1/live", "/api/v1/recording"])
+async def test_a_client_that_is_gone_before_it_is_answered_is_no_news(
+    served: Served, recent: RecentRecords, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    server = WebServer(served, lambda seconds: recent.recording(seconds, ()))
+    await server.start(CONFIG)
+    _, client = await asyncio.open_connection("127.0.0.1", server.port)
+    client.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    client.write_eof()
+    client.close()
+    await client.wait_closed()
+    url = f"http://127.0.0.1:{server.port}/-/healthy"
+    # Answered later than what came before it.
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        assert answer.status == 200
+    await server.close()
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
@@ -347,6 +366,23 @@ async def test_a_taken_port_names_the_option_to_change(
     taken = replace(CONFIG, listen_port=http._base_url.port)  # type: ignore[union-attr]
     with pytest.raises(CannotListenError, match=r"cannot listen on 127\.0\.0\.1:\d+: .*--listen"):
         await WebServer(Served(), lambda seconds: recent.recording(seconds, ())).start(taken)
+
+
+async def test_an_address_that_nobody_knows_is_told_as_that(recent: RecentRecords) -> None:
+    unknown = replace(CONFIG, listen_host="fe80::1%nowhere")
+    server = WebServer(Served(), lambda seconds: recent.recording(seconds, ()))
+    with pytest.raises(CannotListenError, match=r"cannot listen on .*: name or service not known;"):
+        await server.start(unknown)
+
+
+async def test_an_ipv6_address_stands_in_brackets_where_it_is_told(recent: RecentRecords) -> None:
+    server = WebServer(Served(), lambda seconds: recent.recording(seconds, ()))
+    try:
+        await server.start(replace(CONFIG, listen_host="::1"))
+    except CannotListenError:
+        pytest.skip("there is no IPv6 here")
+    assert server.url == f"http://[::1]:{server.port}"
+    await server.close()
 
 
 @pytest.mark.parametrize(

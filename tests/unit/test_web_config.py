@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import ssl
 import subprocess
@@ -250,11 +251,14 @@ def test_files_that_cannot_be_used_are_a_sentence_each(
     tmp_path: Path, authority: Authority, pair: Pair
 ) -> None:
     other = authority.issue("other")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     damaged = tmp_path / "damaged.key"
     damaged.write_text(pair.key.read_text()[:80] + "\n-----END PRIVATE KEY-----\n")
     for cert, key, said in (
         (tmp_path / "none.crt", pair.key, "cannot read .*none.crt: no such file"),
         (pair.cert, tmp_path, "cannot read .*: is a directory"),
+        (pipe, pair.key, "cannot read .*: it is no plain file"),
         (pair.key, pair.cert, "there is no certificate in PEM form in"),
         (pair.cert, other.key, "the key is not that of the certificate"),
         (pair.cert, authority.encrypted(pair.key), "the private key is encrypted"),
@@ -262,6 +266,7 @@ def test_files_that_cannot_be_used_are_a_sentence_each(
     ):
         with pytest.raises(ConfigError, match=said):
             WebConfigFile(tls_file(tmp_path, cert, key))
+    assert "it is no plain file" in refusal(pipe)
     both = refusal(tls_file(tmp_path, tmp_path / "a", tmp_path / "b"))
     assert both.count("no such file") == 2
 
@@ -294,6 +299,30 @@ def test_texts_in_the_file_do_for_files(tmp_path: Path, pair: Pair, authority: A
     file = WebConfigFile(path)
     assert file.context().verify_mode is ssl.CERT_REQUIRED
     assert pair.key.read_text()[90:110] not in repr(file.in_force.config)
+    file.close()
+
+
+def test_a_pipe_in_the_place_of_the_file_keeps_nobody_waiting(tmp_path: Path, pair: Pair) -> None:
+    path = tls_file(tmp_path, *pair)
+    file = WebConfigFile(path)
+    before = file.in_force
+    path.unlink()
+    os.mkfifo(path)
+    assert file.rules() is before
+    file.close()
+
+
+def test_allowed_names_are_not_given_up_while_it_runs(
+    tmp_path: Path, pair: Pair, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = f", client_auth_type: RequireAndVerifyClientCert, client_ca_file: {authority.cert}"
+    file = WebConfigFile(tls_file(tmp_path, *pair, f"{asked}, client_allowed_sans: [a]"))
+    before = file.in_force
+    tls_file(tmp_path, *pair, asked)
+    assert file.rules() is before
+    assert "client_allowed_sans: every name is allowed after a restart only" in caplog.text
+    tls_file(tmp_path, *pair, f"{asked}, client_allowed_sans: [b]")
+    assert file.rules() is not before
     file.close()
 
 
