@@ -22,18 +22,18 @@ from tests.unit.test_gpu_rounds import AT_START, MISMATCH, OF_ONE_GPU, OTHERS, s
 GPUS = 8
 MOST_SECONDS_UNTIL_BACK = 1000
 """The library is started again for one card after 60 s, then less and less often."""
+ERRORS = [
+    (function, code, from_start)
+    for function in OF_ONE_GPU
+    for code in sorted(CODES.keys() - {MISMATCH})
+    for from_start in (True, False)
+    if from_start or function not in AT_START
+]
 
 
 def each_error(folder: Path, times: int) -> Outcome:
     """Each code of each call, from the start or later, on GPU 3; so many of them by chance."""
-    ways = [
-        (function, code, from_start)
-        for function in OF_ONE_GPU
-        for code in sorted(CODES.keys() - {MISMATCH})
-        for from_start in (True, False)
-        if from_start or function not in AT_START
-    ]
-    chosen = random.Random(7).sample(ways, min(times, len(ways)))
+    chosen = random.Random(7).sample(ERRORS, times)
     exact = 0
     for number, (function, code, from_start) in enumerate(chosen):
         place = folder / str(number)
