@@ -9,8 +9,8 @@ from __future__ import annotations
 import gzip
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -64,13 +64,13 @@ class Exposition:
     def __init__(
         self,
         served: Scraped,
-        refused: Callable[[], Mapping[str, int]],
+        beside: Callable[[ExporterState], ExporterState],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`refused` gives the HTTP requests refused so far, by reason."""
+        """`beside` adds what is known of HTTP."""
         self._served = served
-        self._refused = refused
+        self._beside = beside
         self._clock = clock
         self._process = ProcessCollector(registry=None)
         self._look: _Look | None = None
@@ -111,7 +111,7 @@ class Exposition:
 
     def _take(self) -> _Look:
         snapshot = self._served.snapshot()
-        state = replace(self._served.state(snapshot), http_refused=self._refused())
+        state = self._beside(self._served.state(snapshot))
         return _Look(tuple(SnapshotCollector(snapshot, state, self._process).collect()))
 
 

@@ -560,7 +560,8 @@ CONFIG_LAST_RELOAD_SUCCESSFUL = _add(
     _G,
     "exporter_config_last_reload_successful",
     (),
-    "1 if the configuration in force is the newest one, 0 if the newest one was refused.",
+    "1 if the configuration in force is the newest one, 0 if the newest one was refused; the web "
+    "configuration and its certificates count, too.",
 )
 CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP = _add(
     _self,

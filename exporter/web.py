@@ -14,6 +14,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -105,8 +106,8 @@ class WebServer:
         self._download = RecordingDownload(recording)
         self._feed = LiveFeed(served, RunningVerdicts(recording, served.seconds))
         self._files = PageFiles()
-        refusals = Refusals()
-        self._exposition = Exposition(served, lambda: refusals.counts)
+        self._refusals = refusals = Refusals()
+        self._exposition = Exposition(served, self._beside)
         self._turns = Turns()
         app = web.Application(middlewares=[_plain_errors])
         app.router.add_get("/metrics", self._metrics)
@@ -172,6 +173,13 @@ class WebServer:
         if self._listener is not None:
             self._listener.close()
         await self._runner.cleanup()
+
+    def _beside(self, state: ExporterState) -> ExporterState:
+        """What the exporter says about itself, with what HTTP adds."""
+        state = replace(state, http_refused=self._refusals.counts)
+        if self.web_config is None or self.web_config.last_reload_successful:
+            return state
+        return replace(state, config=replace(state.config, newest_in_force=False))
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         accept = request.headers.get("Accept", "")

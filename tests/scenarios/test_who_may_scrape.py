@@ -24,7 +24,7 @@ from exporter.web_config import guard
 from tests import prometheus_server
 from tests.certificates import Authority, Pair
 from tests.prometheus_server import running_prometheus
-from tests.running import PATIENCE_SECONDS, RunningExporter
+from tests.running import PATIENCE_SECONDS, PREFIX, RunningExporter
 from tests.unit.test_pipeline_model import T
 from tests.unit.test_web import CONFIG, Served
 
@@ -435,16 +435,21 @@ async def test_a_bad_change_changes_nothing_and_is_said_once(
 
 async def test_a_file_that_went_away_changes_nothing_until_it_is_back(exporter: Exporter) -> None:
     exporter.write(basic_auth_users={"alice": HASH})
+
+    async def shown() -> bool:
+        async with exporter.session() as http, http.get("/metrics", headers=ALICE) as answer:
+            assert answer.status == 200
+            name = f"\n{PREFIX}exporter_config_last_reload_successful"
+            return f"{name} 1.0\n" in await answer.text()
+
     async with exporter.running():
+        assert await shown()
         text = exporter.path.read_text()
         exporter.path.unlink()
         assert await exporter.status() == 401
-        assert await exporter.status(headers=ALICE) == 200
-        assert exporter.server.web_config is not None
-        assert not exporter.server.web_config.last_reload_successful
+        assert not await shown()
         exporter.path.write_text(text)
-        assert await exporter.status(headers=ALICE) == 200
-        assert exporter.server.web_config.last_reload_successful
+        assert await shown()
 
 
 async def test_a_stream_ends_with_its_user_and_goes_on_for_the_others(

@@ -1,6 +1,7 @@
 """Looks at the exporter, shared by scrapes when too many come."""
 
 import gzip
+from dataclasses import replace
 
 import pytest
 
@@ -39,7 +40,11 @@ def fixture_exporter() -> Exporter:
 
 @pytest.fixture(name="exposition")
 def fixture_exposition(exporter: Exporter) -> Exposition:
-    return Exposition(exporter, lambda: exporter.refused, clock=lambda: exporter.now)
+    return Exposition(
+        exporter,
+        lambda state: replace(state, http_refused=exporter.refused),
+        clock=lambda: exporter.now,
+    )
 
 
 def text(exposition: Exposition, accept: str = "") -> str:
