@@ -10,12 +10,12 @@ _NO_WRITER = None if journal_remote() else "systemd-journal-remote is not instal
 
 FAULTS = (
     Fault("clock set back and forward by an hour", "times", clock.stepped, 1, 10, _NO_WRITER),
-    Fault("journal rotated", "rotations", journal.rotated, 5, 200, _NO_WRITER),
+    Fault("journal rotated", "rotations", journal.rotated, 3, 200, _NO_WRITER),
     Fault(
         "journal vacuumed of what was read",
         "vacuums",
         journal.vacuumed_of_what_was_read,
-        3,
+        2,
         100,
         _NO_WRITER,
     ),
@@ -23,7 +23,7 @@ FAULTS = (
         "journal vacuumed of what was not",
         "vacuums",
         journal.vacuumed_of_what_was_not,
-        2,
+        1,
         20,
         _NO_WRITER,
     ),
