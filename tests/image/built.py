@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from exporter import __version__
-from tests.image.surroundings import MIRROR, RELEASE, build_secrets
+from tests.image.surroundings import RELEASE, build_secrets, mirror
 
 ROOT = Path(__file__).parents[2]
 IMAGE = f"sglang-pipeline-exporter:{__version__}"
@@ -45,7 +45,7 @@ class Builder:
     def make_base(self) -> None:
         """Debian's packages in the shape of a slim image, tagged as the Dockerfile's FROM."""
         root = self._folder / "base"
-        self._run("debootstrap", "--variant=minbase", RELEASE, str(root), MIRROR)
+        self._run("debootstrap", "--variant=minbase", RELEASE, str(root), mirror())
         (root / "etc/dpkg/dpkg.cfg.d/docker").write_text(_SLIM)
         for left_out in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc"):
             shutil.rmtree(root / left_out)

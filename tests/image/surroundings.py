@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import shutil
@@ -12,7 +13,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 RELEASE = "bookworm"
 _PROGRAMS = ("buildah", "debootstrap", "unshare", "setpriv", "cc")
 _APT_SETTINGS = ("Acquire::http", "Acquire::ftp", "Acquire::Check-", "Acquire::Retries")
@@ -37,13 +37,26 @@ def why_not() -> str | None:
     )
     if done.returncode != 0:
         return f"this machine does not let root mount: {done.stderr.strip()}"
-    release = f"{MIRROR}/dists/{RELEASE}/Release"
+    if (address := mirror()) is None:
+        return f"apt knows no mirror of {RELEASE} here; DEBIAN_MIRROR names one"
+    release = f"{address}/dists/{RELEASE}/Release"
     try:
         with urllib.request.urlopen(release, timeout=60) as answer:  # noqa: S310  # http, or a folder
             answer.read()
     except OSError as error:
         return f"{release} cannot be read ({error}); DEBIAN_MIRROR names another mirror"
     return None
+
+
+@functools.cache
+def mirror() -> str | None:
+    """Where Debian's packages come from: $DEBIAN_MIRROR, else what apt uses on this machine."""
+    if named := os.environ.get("DEBIAN_MIRROR"):
+        return named
+    asked = ("Component: main", f"Codename: {RELEASE}")
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *asked]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    return said[0].rstrip("/") if said else None
 
 
 def build_secrets(folder: Path) -> list[str]:
