@@ -82,18 +82,20 @@ class StageState:
 
     def _set_gauges(self, batch: Batch, size: int | None) -> None:
         at, gauges = batch.logged_at, self._gauges
-        values: tuple[tuple[str, float | None], ...] = (
-            ("running", batch.running_reqs),
-            (batch.mode, size),
-            ("queued", batch.queued_reqs),
-            ("throughput", batch.gen_throughput_tokens_per_second),
-            ("occupancy", batch.forward_occupancy_ratio),
-            ("idle_occupancy", batch.forward_idle_occupancy_ratio),
-            ("accept", batch.accept_length),
-        )
-        for key, value in values:
-            if value is not None:
-                gauges[key] = (value, at)
+        if size is not None:
+            gauges[batch.mode] = (size, at)
+        if batch.running_reqs is not None:
+            gauges["running"] = (batch.running_reqs, at)
+        if batch.queued_reqs is not None:
+            gauges["queued"] = (batch.queued_reqs, at)
+        if batch.gen_throughput_tokens_per_second is not None:
+            gauges["throughput"] = (batch.gen_throughput_tokens_per_second, at)
+        if batch.accept_length is not None:
+            gauges["accept"] = (batch.accept_length, at)
+        if batch.forward_occupancy_ratio is not None:
+            gauges["occupancy"] = (batch.forward_occupancy_ratio, at)
+        if batch.forward_idle_occupancy_ratio is not None:
+            gauges["idle_occupancy"] = (batch.forward_idle_occupancy_ratio, at)
         for pool, ratio in batch.token_usage_ratios.items():
             gauges["pool:" + pool] = (ratio, at)
 

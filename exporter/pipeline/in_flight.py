@@ -79,14 +79,20 @@ class InFlight:
     def fold_batch(self, batch: Batch) -> None:
         """Takes a batch line, of any stage: all print the same queue."""
         at = batch.logged_at
-        self._newest_at = max(self._newest_at, at)
-        if is_probe(batch):
+        if at > self._newest_at:
+            self._newest_at = at
+        if batch.mode is Mode.PREFILL and is_probe(batch):
             if not self._probes or at - self._probes[-1] > _COPIES_SECONDS:
                 self._probes.append(at)
             self._last_probe = self._probes[-1]
         else:
-            self._adopt_probe(batch)
-            self._add(at, at)
+            if self._last_probe is not None:
+                self._adopt_probe(batch)
+            newest = self._chains[-1] if self._chains else None
+            if newest is not None and newest[0] <= at <= newest[1] + BRIDGED_SECONDS:
+                newest[1] = max(newest[1], at)  # what `_add` would do, for most lines
+            else:
+                self._add(at, at)
         if batch.queued_reqs is not None and at >= self._line_at:
             self._line_at = at
             self._fold_queue(batch.queued_reqs, at, batch.pid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -61,7 +60,7 @@ class Log:
         self.now += 1.0
         prefix = f"[2026-11-30 08:50:23{ranks}] "
         line = LogLine(SERVER, self.now, prefix + text)
-        return replace(line, **{**self.usual, **more})
+        return line._replace(**{**self.usual, **more})
 
     def admit(self, text: str, ranks: str = "", **more: object) -> Record | None:
         return self.admission.admit(self.line(text, ranks, **more))
@@ -169,7 +168,7 @@ def test_a_line_without_sglangs_bracket_counts_only_from_a_known_scheduler():
     record = Admission().admit(bare)
     assert isinstance(record, Batch)
     assert record.pp_rank == 3
-    assert Admission().admit(replace(bare, title=None)) == RefusedLine(
+    assert Admission().admit(bare._replace(title=None)) == RefusedLine(
         SERVER, 1.0, Refusal.UNVERIFIABLE
     )
 
@@ -526,7 +525,7 @@ def test_lines_looked_back_at_and_read_again_are_no_repetition():
     capacity = log.line(CAPACITY, " PP3", title=STAGE, pid=2)
     fired_up = log.line(FIRED_UP, title=MAIN, pid=1)
     for line in (arguments, capacity, fired_up):
-        log.admission.admit(replace(line, facts_only=True))
+        log.admission.admit(line._replace(facts_only=True))
     assert log.admission.admit(arguments) is None
     assert log.admission.admit(capacity) is None
     assert isinstance(log.admission.admit(fired_up), ServerEvent)
