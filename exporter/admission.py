@@ -156,7 +156,7 @@ def _in_bounds(parsed: BatchLine, server: LaunchState) -> bool:
     most = server.sizes.get("max_running_requests", MAX_RUNNING_REQUESTS)
     figures = parsed.figures
     running, new = figures.running_reqs or 0, figures.new_seqs or 0
-    return parsed.can_be and running <= most and new <= most
+    return parsed.plausible and running <= most and new <= most
 
 
 # --- facts and events --------------------------------------------------------------------------

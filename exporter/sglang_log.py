@@ -22,9 +22,9 @@ from exporter.sglang.batch_line import (
     BatchLine,
     BatchParts,
     Layout,
-    can_be,
     figures_of,
     is_plain,
+    is_plausible,
     take_apart,
 )
 from exporter.sglang.server_args import parse_server_args, render_server_args
@@ -212,7 +212,7 @@ def _parse_batch(message: str, prefix: re.Match[str], text: str) -> BatchLine | 
     _learn(message, prefix, parts)
     stamped = prefix["bracket"] is not None
     ranks = prefix["ranks"] or ""
-    return BatchLine(parts.mode, ranks, stamped, can_be(parts), figures_of(parts))
+    return BatchLine(parts.mode, ranks, stamped, is_plausible(parts), figures_of(parts))
 
 
 def _parse_rest(ranks: str, stamped: bool, text: str) -> ParsedLine:

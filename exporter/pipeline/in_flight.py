@@ -34,8 +34,8 @@ def is_probe(batch: Batch) -> bool:
     engine is idle; every stage prints a Prefill line for it.
     """
     return (
-        batch.mode is Mode.PREFILL
-        and batch.new_seqs == 1
+        batch.new_seqs == 1
+        and batch.mode is Mode.PREFILL
         and batch.running_reqs == 0
         and batch.queued_reqs == 0
         and not batch.pending_tokens
@@ -79,9 +79,8 @@ class InFlight:
     def fold_batch(self, batch: Batch) -> None:
         """Takes a batch line, of any stage: all print the same queue."""
         at = batch.logged_at
-        if at > self._newest_at:
-            self._newest_at = at
-        if batch.mode is Mode.PREFILL and is_probe(batch):
+        self._newest_at = max(self._newest_at, at)
+        if is_probe(batch):
             if not self._probes or at - self._probes[-1] > _COPIES_SECONDS:
                 self._probes.append(at)
             self._last_probe = self._probes[-1]

@@ -8,7 +8,7 @@ requests a batch can hold, which each server says for itself, is for `admission`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf, isfinite
 from typing import NamedTuple
 
@@ -79,9 +79,9 @@ class Field(NamedTuple):
         """What a value looks like that can be taken as it stands."""
         return self.plain or self.kind.plain
 
-    def can_be(self, figure: Value) -> bool:
+    def can_be(self, figure: Value | Mapping[str, float]) -> bool:
         """Whether a server can print that; what is no number (`nan`, a flag) is no figure."""
-        if isinstance(figure, dict):
+        if isinstance(figure, Mapping):
             return all(self.can_be(each) for each in figure.values())
         return not isinstance(figure, int | float) or 0 <= figure <= self.most
 

@@ -51,7 +51,7 @@ class BatchLine(NamedTuple):
     """The ranks as printed in the leading bracket, with a leading space: ` PP3 TP0`, or empty."""
     stamped: bool
     """Whether the line begins with SGLang's bracket; a custom logging configuration may omit it."""
-    can_be: bool
+    plausible: bool
     """Whether every figure is one that some server can print."""
     figures: Figures
 
@@ -147,10 +147,10 @@ def _may_follow(key: str, fields: dict[str, str], token: str) -> bool:
     )
 
 
-def can_be(parts: BatchParts) -> bool:
+def is_plausible(parts: BatchParts) -> bool:
     """Whether every figure of a line that was taken apart is one that some server can print."""
     return all(
-        field.can_be(field.kind.figure(raw) if MATCHERS[key].fullmatch(raw) else read_value(key, raw))
+        field.can_be(_usage(key, raw, field.pool) if field.pool else field.kind.figure(raw))
         for key, raw in parts.fields
         if (field := FIELDS.get(key)) is not None and field.figure is not None
     )
@@ -273,4 +273,4 @@ def is_plain(parts: BatchParts) -> bool:
     much as reading it slowly. Nor is a figure learned that no server can print.
     """
     known = all(key in FIELDS and MATCHERS[key].fullmatch(raw) for key, raw in parts.fields)
-    return known and parts.mixed_running is None and can_be(parts)
+    return known and parts.mixed_running is None and is_plausible(parts)

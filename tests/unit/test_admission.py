@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from exporter.admission import Admission
+from exporter.admission import MAX_PLACES, Admission
 from exporter.records import (
     Batch,
     EventKind,
@@ -318,6 +318,29 @@ def test_running_requests_are_bounded_by_what_the_schedulers_said():
     assert log.refusal(many, " PP3") is Refusal.VALUE_OUT_OF_BOUNDS
 
 
+def test_a_scheduler_that_is_known_is_judged_anew_once_the_limits_change():
+    log = Log(title=STAGE)
+    for _ in range(2):
+        log.batch()
+    log.admission.learn(ServerFacts(SERVER, log.now, {"pp_size": 3}, "configuration"))
+    assert log.refusal(BODY, " PP3") is Refusal.RANK_OUT_OF_BOUNDS
+
+
+def test_a_scheduler_that_is_known_may_not_name_other_ranks():
+    log = Log(title=STAGE)
+    log.batch()
+    assert log.refusal(BODY, " PP2") is Refusal.RANK_MISMATCH
+    assert log.refusal(BODY, " PP3", title="sglang::detokenizer") is Refusal.NOT_SCHEDULER
+    assert log.refusal(BODY, " PP3", title=None) is Refusal.UNVERIFIABLE
+
+
+def test_titles_without_end_fill_no_memory():
+    log = Log()
+    for number in range(2 * MAX_PLACES):
+        log.batch(title=f"sglang::scheduler_PP3 {number}")
+    assert len(log.admission._servers[SERVER].places) == MAX_PLACES
+
+
 def test_the_largest_capacity_of_all_stages_bounds():
     log = Log()
     for rank, most in enumerate((32, 64, 48)):
@@ -534,7 +557,7 @@ def test_lines_looked_back_at_and_read_again_are_no_repetition():
 def test_a_backlog_of_the_launch_before_does_not_spoil_the_next():
     log = Log()
     arguments = log.line(args(pp_size=8), title=MAIN, pid=2, launch="second")
-    log.admission.admit(replace(arguments, facts_only=True))
+    log.admission.admit(arguments._replace(facts_only=True))
     assert log.batch(title=STAGE, launch="first").pp_rank == 3
     record = log.admission.admit(arguments)
     assert isinstance(record, ServerFacts)

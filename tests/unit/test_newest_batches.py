@@ -1,6 +1,5 @@
 """Which batch a stage had in hand when a second ended, though lines and seconds come apart."""
 
-
 from exporter.pipeline.newest_batches import FRESH_SECONDS, NewestBatches
 from exporter.records import Mode
 from tests.unit.test_pipeline_model import T, decode

@@ -174,7 +174,7 @@ class TestStagesFromTheLog:
 
     def test_retractions_are_counted_once_a_stage(self) -> None:
         said = ServerEvent("kimi", T, EventKind.RETRACTION, 0, 0, 0, 4000, count=3)
-        model = fold(decode(), said, said._replace(tp_rank=1))
+        model = fold(decode(), said, replace(said, tp_rank=1))
         assert stage(model.snapshot(T)).retracted_requests == 3
 
     def test_an_exception_ends_the_flight_of_a_queue(self) -> None:
@@ -187,7 +187,7 @@ class TestStagesFromTheLog:
     def test_watchdog_timeouts_are_counted_once_a_stage(self) -> None:
         """Every tensor-parallel rank has a watchdog; a stage that stands still is one event."""
         said = ServerEvent("kimi", T, EventKind.WATCHDOG, 0, 0, 0, 4000)
-        model = fold(decode(T - 300), said, said._replace(tp_rank=1))
+        model = fold(decode(T - 300), said, replace(said, tp_rank=1))
         assert stage(model.snapshot(T)).watchdog_timeouts == 1
 
     def test_a_new_launch_clears_gauges_and_keeps_counters(self) -> None:

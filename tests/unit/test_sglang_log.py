@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from exporter import sglang_log
 from exporter.records import Batch, EventKind, Mode, Refusal
+from exporter.sglang.batch_fields import FIELDS
 from exporter.sglang.batch_line import BatchLine, Figures, take_apart
 from exporter.sglang.process_title import ranks_named
 from exporter.sglang_log import (
@@ -443,6 +444,15 @@ def test_any_text_is_read_without_an_exception(text):
     assert (storable(text) is not None) == accepted
     if accepted or (isinstance(parsed, Refusal) and "batch" in text):
         assert is_wanted(text.encode("utf-8", "replace"))
+
+
+@pytest.mark.parametrize("field", [field for field in FIELDS.values() if field.plain])
+@settings(max_examples=50)
+@given(st.data())
+def test_what_a_layout_takes_as_it_stands_some_server_can_print(field, data):
+    raw = data.draw(st.from_regex(re.compile(field.plain, re.ASCII), fullmatch=True))
+    assert field.can_be(field.kind.plain_figure(raw))
+    assert field.kind.plain_figure(raw) == field.kind.figure(raw)
 
 
 def test_learned_layouts_are_bounded():
