@@ -22,6 +22,7 @@ from exporter.pipeline.clock import Second
 from exporter.pipeline_model import PipelineModel
 from exporter.positions import PositionStore
 from exporter.records import (
+    Batch,
     ConfigHealth,
     FactValue,
     GpusRemoved,
@@ -93,7 +94,10 @@ class Ingest:
     def handle(self, record: Record) -> None:
         """Takes one record from a source: a line is judged first, everything else is folded."""
         if type(record) is LogLine:
-            if (verdict := self._admission.admit(record)) is not None:
+            verdict = self._admission.admit(record)
+            if type(verdict) is Batch:
+                self._fold_one(verdict, record)
+            elif verdict is not None:
                 self._fold(verdict, record)
             return
         if type(record) is ServerFacts:
@@ -113,7 +117,8 @@ class Ingest:
         self.model.fold(record)
         if self._tap is not None:
             self._tap(record, line)
-        self._take_maps(self._mapper.fold(record))
+        if maps := self._mapper.fold(record):
+            self._take_maps(maps)
 
     def _take_maps(self, maps: Sequence[StageMap]) -> None:
         for stage_map in maps:

@@ -100,11 +100,12 @@ class PipelineModel:
             server.unverified_lines += 1
         if stage.speaks(batch.tp_rank, batch.logged_at):
             server.note_settings(batch)
-            if not self._gpus:
+            if batch.forward_occupancy_ratio is not None and not self._gpus:
                 server.fold_forward_occupancy(batch, since=stage.last_batch_at)
             stage.fold(batch)
             server.pipelines.fold_batch(batch)
-            self._note_turn(server, batch)
+            if server.stage_map is not None:
+                self._note_turn(server, batch)
 
     def _note_turn(self, server: ServerState, batch: Batch) -> None:
         """Tells the GPUs of the line's stage how often a pass begins there."""

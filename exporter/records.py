@@ -1,6 +1,7 @@
 """The records that cross a boundary: what sources emit and the pipeline model folds.
 
 Frozen, typed, without behavior. `None` always means "not known"; it never means zero.
+Those made for every line are tuples: a frozen dataclass takes three times as long to make.
 Instants end in `_at` and are wall-clock epoch seconds (the driver's and journald's common
 unit), so that GPU windows and log lines join.
 
@@ -23,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 
 class Mode(StrEnum):
@@ -61,8 +64,7 @@ class Refusal(StrEnum):
 # --- the log -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One whole log entry, exactly as delivered, before anybody judged it."""
 
     server: str
@@ -79,8 +81,7 @@ class LogLine:
     happened before the exporter's first start, so it counts in no series."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """One accepted Prefill or Decode line of a scheduler process.
 
     `running_reqs` of a decode line is the size of one micro-batch, not of the pipeline;
@@ -101,7 +102,7 @@ class Batch:
     cached_tokens: int | None = None
     pending_tokens: int | None = None
     retracted_reqs: int | None = None
-    token_usage_ratios: Mapping[str, float] = field(default_factory=dict)
+    token_usage_ratios: Mapping[str, float] = MappingProxyType({})
     """By pool: kv, full, swa, mamba."""
     gen_throughput_tokens_per_second: float | None = None
     graph: bool | None = None

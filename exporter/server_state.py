@@ -115,10 +115,10 @@ class ServerState:
 
     def note_settings(self, batch: Batch) -> None:
         """Learns from a line which settings are on; once seen they are, until the next launch."""
-        self.prints_iterations = bool(self.prints_iterations) or batch.forward_iteration is not None
-        self.prints_occupancy = (
-            bool(self.prints_occupancy) or batch.forward_occupancy_ratio is not None
-        )
+        if not self.prints_iterations:
+            self.prints_iterations = batch.forward_iteration is not None
+        if not self.prints_occupancy:
+            self.prints_occupancy = batch.forward_occupancy_ratio is not None
 
     def recommendations(self) -> set[str]:
         """Settings of this server that would show more."""

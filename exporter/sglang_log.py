@@ -24,6 +24,7 @@ from exporter.sglang.batch_line import (
     Layout,
     figures_of,
     is_plain,
+    is_plausible,
     take_apart,
 )
 from exporter.sglang.server_args import parse_server_args, render_server_args
@@ -83,12 +84,15 @@ def is_wanted(message: bytes) -> bool:
 
 def parse_line(message: str) -> ParsedLine:
     """What a whole log line says; `None` when it is none of SGLang's lines we read."""
-    layout = _layouts.get(_outline(message))
-    if layout is not None:
-        line = layout.read(message)
-        if line is not None:
+    for likely in _likely:
+        if (line := likely.read(message)) is not None:
             _newest_plain[0] = message
             return line
+    layout = _layouts.get(_outline(message))
+    if layout is not None and (line := layout.read(message)) is not None:
+        _newest_plain[0] = message
+        _likely[:] = [layout, *_likely[: MOST_LIKELY - 1]]
+        return line
     return _parse_slowly(message)
 
 
@@ -135,6 +139,9 @@ _TWIN = re.compile(r"(?:Decode|Prefill) batch\w")
 MAX_LAYOUTS = 128
 MAX_OUTLINE_CHARS = 1024
 _layouts: dict[bytes, Layout] = {}
+MOST_LIKELY = 2
+_likely: list[Layout] = []
+"""Tried first: a server prints one form of either kind. Whichever accepts a line reads the same."""
 _newest_plain = [""]
 """The line that a layout has read last: whoever keeps it asks at once what of it may be kept."""
 
@@ -204,7 +211,8 @@ def _parse_batch(message: str, prefix: re.Match[str], text: str) -> BatchLine | 
         return Refusal.MALFORMED
     _learn(message, prefix, parts)
     stamped = prefix["bracket"] is not None
-    return BatchLine(parts.mode, prefix["ranks"] or "", stamped, figures_of(parts))
+    ranks = prefix["ranks"] or ""
+    return BatchLine(parts.mode, ranks, stamped, is_plausible(parts), figures_of(parts))
 
 
 def _parse_rest(ranks: str, stamped: bool, text: str) -> ParsedLine:

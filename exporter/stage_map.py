@@ -44,8 +44,9 @@ class StageMapper:
 
     def fold(self, record: Record) -> Sequence[StageMap]:
         """Takes one record; returns the maps it changed, stamped with the newest instant seen."""
-        if isinstance(record, Batch):
-            changed = self._server(record.server).note_pid(record.pid, record.logged_at)
+        if type(record) is Batch:
+            server = self._servers.get(record.server) or self._server(record.server)
+            changed = server.note_pid(record.pid, record.logged_at)
             self._pass_time(record.logged_at)
         elif isinstance(record, ServerFacts):
             changed = self._learn(record)
@@ -85,7 +86,8 @@ class StageMapper:
         return server
 
     def _pass_time(self, at: float) -> None:
-        self._now = at if self._now is None else max(self._now, at)
+        if self._now is None or at > self._now:
+            self._now = at
 
     def _learn(self, record: ServerFacts) -> bool:
         server = self._server(record.server)

@@ -34,8 +34,8 @@ def is_probe(batch: Batch) -> bool:
     engine is idle; every stage prints a Prefill line for it.
     """
     return (
-        batch.mode is Mode.PREFILL
-        and batch.new_seqs == 1
+        batch.new_seqs == 1
+        and batch.mode is Mode.PREFILL
         and batch.running_reqs == 0
         and batch.queued_reqs == 0
         and not batch.pending_tokens
@@ -85,8 +85,13 @@ class InFlight:
                 self._probes.append(at)
             self._last_probe = self._probes[-1]
         else:
-            self._adopt_probe(batch)
-            self._add(at, at)
+            if self._last_probe is not None:
+                self._adopt_probe(batch)
+            newest = self._chains[-1] if self._chains else None
+            if newest is not None and newest[0] <= at <= newest[1] + BRIDGED_SECONDS:
+                newest[1] = max(newest[1], at)  # what `_add` would do, for most lines
+            else:
+                self._add(at, at)
         if batch.queued_reqs is not None and at >= self._line_at:
             self._line_at = at
             self._fold_queue(batch.queued_reqs, at, batch.pid)

@@ -24,6 +24,7 @@ MEAN_SECONDS = 30.0
 STALE_GAPS = 4.0
 """Lines are current while the newest is younger than 30 s or this many of their median gaps."""
 
+_DECODE = Mode.DECODE  # as in `stage_state`
 _KEPT_LINES = 256
 _KEPT_STAGES = 64
 _JUDGED_PASSES = 4  # newest passes that tell the number of active slots
@@ -79,7 +80,7 @@ class SlotObserver:
             lines = self._stages[key] = deque(maxlen=_KEPT_LINES)
         if batch.forward_occupancy_ratio is not None:
             self._occupancy.append(batch.forward_occupancy_ratio)
-        if batch.mode is Mode.PREFILL:
+        if batch.mode is not _DECODE:
             self._prefills[key] = self._prefills.get(key, 0) + 1
         elif batch.running_reqs:
             lines.append(

@@ -14,6 +14,7 @@ from exporter.records import Batch, Mode
 FRESH_SECONDS = 30.0
 """A line older than this says nothing of the batch in hand."""
 _MOST_WAITING = 5_000
+_DECODE = Mode.DECODE  # as in `stage_state`
 
 
 class _Line(NamedTuple):
@@ -31,7 +32,7 @@ class NewestBatches:
 
     def fold(self, batch: Batch) -> None:
         """Takes a line that speaks for its stage."""
-        requests = batch.running_reqs if batch.mode is Mode.DECODE else batch.new_seqs
+        requests = batch.running_reqs if batch.mode is _DECODE else batch.new_seqs
         if requests is not None:
             self._waiting.append(_Line(batch.logged_at, batch.pp_rank, requests))
 

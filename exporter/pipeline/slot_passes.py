@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LEAST_PERIODS = 3
 """A period is believed after this many repetitions."""
@@ -19,8 +20,7 @@ _TELLING_SIZES = 3
 _SEARCHED_LINES = 4  # a pass is complete within this many times its lines, or never
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One decode line.
 
     `prefills` counts the prefill lines of the same process before it; `iteration` is the printed

@@ -86,7 +86,7 @@ class RecentRecords:
         newest = self._newest
         if newest is None or not newest.began_at <= now < self._stretch_ends_at:
             newest = self._begin_stretch(now)
-        if line is not None and not line.facts_only and not isinstance(made, ServerFacts):
+        if line is not None and not line.facts_only and type(made) is not ServerFacts:
             if line.logged_at <= now - MOST_SECONDS or type(made) is RefusedLine:
                 return  # an old log is read: nobody can ask for its lines
             if (text := storable(line.message)) is not None:

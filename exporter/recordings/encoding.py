@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from exporter.recordings.facts import is_fact
@@ -55,6 +56,7 @@ def encode_header(created_at: float, host: str, note: str | None) -> bytes:
     return line_of(values)
 
 
+@lru_cache(maxsize=256)
 def kept_title(title: str | None) -> str | None:
     """What may be kept of a process title.
 

@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from exporter.records import LogLine
 from exporter.saved_log.wrapping import (
@@ -152,4 +152,4 @@ def with_starts(lines: Iterable[tuple[float, LogLine]]) -> Iterator[tuple[float,
             has_batches.discard(line.server)
         elif found is not None:
             has_batches.add(line.server)
-        yield at, replace(line, launch=str(starts[line.server]))
+        yield at, line._replace(launch=str(starts[line.server]))

@@ -8,7 +8,6 @@ at most a second off; what is finer than that must not be read from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from exporter.recordings.format import TimedRecord
 from exporter.recordings.order import TimeOrder
@@ -44,7 +43,7 @@ def in_order(
 def _dated(released: Iterator[tuple[float, Record]]) -> Iterator[tuple[float, LogLine]]:
     for at, record in released:
         if isinstance(record, LogLine):
-            yield at, replace(record, logged_at=at)
+            yield at, record._replace(logged_at=at)
 
 
 def spread(lines: Iterable[tuple[float, LogLine]]) -> Iterator[tuple[float, LogLine]]:
@@ -64,4 +63,4 @@ def spread(lines: Iterable[tuple[float, LogLine]]) -> Iterator[tuple[float, LogL
 def _spread_over(second: float, lines: list[LogLine]) -> Iterator[tuple[float, LogLine]]:
     for number, line in enumerate(lines):
         at = second + STAMP_SECONDS * (number + 0.5) / len(lines)
-        yield at, replace(line, logged_at=at)
+        yield at, line._replace(logged_at=at)

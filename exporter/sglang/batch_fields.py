@@ -1,14 +1,15 @@
 """Every field SGLang 0.3.0 to 0.5.23 prints in a batch line: its words, its kind, its figure.
 
 Digits are ASCII digits, at most fifteen, and fractions have two: SGLang prints nothing else
-there, and a number that was cut has fewer.
+there, and a number that was cut has fewer. What a figure can be at most stands beside it; how many
+requests a batch can hold, which each server says for itself, is for `admission` to judge.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from math import isfinite
+from collections.abc import Callable, Mapping
+from math import inf, isfinite
 from typing import NamedTuple
 
 Value = int | float | bool | str | dict[str, int | float | None] | None
@@ -68,28 +69,73 @@ class Field(NamedTuple):
     kind: Kind
     figure: str | None = None
     pool: str | None = None
+    most: float = inf
+    """No server prints a larger figure there, nor one below 0."""
+    plain: str | None = None
+    """A pattern that matches only plain numbers of `kind` up to `most`; `None`: `kind`'s own."""
+
+    @property
+    def plain_pattern(self) -> str | None:
+        """What a value looks like that can be taken as it stands."""
+        return self.plain or self.kind.plain
+
+    def can_be(self, figure: Value | Mapping[str, float]) -> bool:
+        """Whether a server can print that; what is no number (`nan`, a flag) is no figure."""
+        if isinstance(figure, Mapping):
+            return all(self.can_be(each) for each in figure.values())
+        return not isinstance(figure, int | float) or 0 <= figure <= self.most
+
+
+MAX_QUEUED_REQUESTS = 10_000_000
+MAX_BATCH_TOKENS = 1_000_000_000
+MAX_PENDING_TOKENS = 1_000_000_000_000
+MAX_TOKENS_PER_SECOND = 1e9
+MAX_ACCEPT_LENGTH = 1024.0
+MAX_RATIO = 1.05
+"""Printed shares can pass 1 by rounding and by measuring two things a moment apart."""
+
+
+def _count(figure: str, most: int) -> Field:
+    return Field(_INT, figure, most=most, plain=f"[0-9]{{1,{len(str(most)) - 1}}}")
+
+
+def _usage(pool: str) -> Field:
+    plain = r"(?:0\.[0-9]{2}|1\.0[0-5])"
+    return Field(_FLOAT, "token_usage_ratios", pool, MAX_RATIO, plain)
+
+
+def _forward(figure: str) -> Field:
+    plain = r"(?:[0-9]{1,2}|100)\.[0-9]{2}%"
+    return Field(_SHARE, figure, most=MAX_RATIO, plain=plain)
 
 
 FIELDS: dict[str, Field] = {
     "#running-req": Field(_INT, "running_reqs"),
-    "#queue-req": Field(_INT, "queued_reqs"),
+    "#queue-req": _count("queued_reqs", MAX_QUEUED_REQUESTS),
     "#new-seq": Field(_INT, "new_seqs"),
-    "#new-token": Field(_INT, "new_tokens"),
-    "#cached-token": Field(_INT, "cached_tokens"),
-    "#pending-token": Field(_INT, "pending_tokens"),
-    "#retracted-req": Field(_INT, "retracted_reqs"),
-    "token usage": Field(_FLOAT, "token_usage_ratios", "kv"),
-    "full token usage": Field(_FLOAT, "token_usage_ratios", "full"),
-    "swa token usage": Field(_FLOAT, "token_usage_ratios", "swa"),
-    "mamba usage": Field(_FLOAT, "token_usage_ratios", "mamba"),
-    "gen throughput (token/s)": Field(_FLOAT, "gen_throughput_tokens_per_second"),
+    "#new-token": _count("new_tokens", MAX_BATCH_TOKENS),
+    "#cached-token": _count("cached_tokens", MAX_BATCH_TOKENS),
+    "#pending-token": _count("pending_tokens", MAX_PENDING_TOKENS),
+    "#retracted-req": _count("retracted_reqs", MAX_QUEUED_REQUESTS),
+    "token usage": _usage("kv"),
+    "full token usage": _usage("full"),
+    "swa token usage": _usage("swa"),
+    "mamba usage": _usage("mamba"),
+    "gen throughput (token/s)": Field(
+        _FLOAT,
+        "gen_throughput_tokens_per_second",
+        most=MAX_TOKENS_PER_SECOND,
+        plain=r"[0-9]{1,8}\.[0-9]{2}",
+    ),
     "cuda graph": Field(_BOOL, "graph"),
     "cpu graph": Field(_BOOL, "graph"),
     "npu graph": Field(_BOOL, "graph"),
     "musa graph": Field(_BOOL, "graph"),
-    "accept len": Field(_FLOAT, "accept_length"),
-    "fwd occupancy": Field(_SHARE, "forward_occupancy_ratio"),
-    "fwd+idle occupancy": Field(_SHARE, "forward_idle_occupancy_ratio"),
+    "accept len": Field(
+        _FLOAT, "accept_length", most=MAX_ACCEPT_LENGTH, plain=r"[0-9]{1,3}\.[0-9]{2}"
+    ),
+    "fwd occupancy": _forward("forward_occupancy_ratio"),
+    "fwd+idle occupancy": _forward("forward_idle_occupancy_ratio"),
     # Read, checked, and shown nowhere.
     **dict.fromkeys(
         (

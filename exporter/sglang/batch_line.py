@@ -51,6 +51,8 @@ class BatchLine(NamedTuple):
     """The ranks as printed in the leading bracket, with a leading space: ` PP3 TP0`, or empty."""
     stamped: bool
     """Whether the line begins with SGLang's bracket; a custom logging configuration may omit it."""
+    plausible: bool
+    """Whether every figure is one that some server can print."""
     figures: Figures
 
 
@@ -145,6 +147,15 @@ def _may_follow(key: str, fields: dict[str, str], token: str) -> bool:
     )
 
 
+def is_plausible(parts: BatchParts) -> bool:
+    """Whether every figure of a line that was taken apart is one that some server can print."""
+    return all(
+        field.can_be(_usage(key, raw, field.pool) if field.pool else field.kind.figure(raw))
+        for key, raw in parts.fields
+        if (field := FIELDS.get(key)) is not None and field.figure is not None
+    )
+
+
 def figures_of(parts: BatchParts) -> Figures:
     """The figures of a line that was taken apart."""
     figures = _blank()
@@ -190,18 +201,18 @@ def _usage(key: str, raw: str, pool: str) -> dict[str, float]:
 class Layout:
     """One form of a whole line, bracket included, as one regular expression.
 
-    It accepts nothing that the slow way refuses, and reads the same figures. Flags, `nan` and
-    signs are part of the form.
+    It accepts nothing that the slow way refuses, nor a figure that no server can print, and reads
+    the same figures. Flags, `nan` and signs are part of the form.
     """
 
-    __slots__ = ("_blank", "_fullmatch", "_groups", "_iteration", "_mode", "_pools")
+    __slots__ = ("_blank", "_figures", "_fullmatch", "_iteration", "_mode", "_pools")
 
     def __init__(self, prefix_pattern: str, parts: BatchParts) -> None:
         """Learns from a line; `prefix_pattern` matches the bracket, its only group the ranks."""
         self._mode = parts.mode
         self._blank = _blank()
         self._iteration = parts.iteration is not None
-        self._groups: list[tuple[int, int, Callable[[str], Value]]] = []
+        self._figures: list[tuple[int, int, Callable[[str], Value]]] = []
         self._pools: list[tuple[str, int]] = []
         header = f"{prefix_pattern}{parts.mode.value.capitalize()} batch"
         iteration = r" \[([0-9]{1,15})\]" if self._iteration else ""
@@ -217,18 +228,18 @@ class Layout:
         if field is None:
             self._blank[_UNKNOWN] += 1
             return _PLAIN_VALUE.pattern
-        kind, figure, pool = field
-        if kind.plain is None or not re.fullmatch(kind.plain, raw):
+        plain, read = field.plain_pattern, field.kind.plain_figure
+        if plain is None or not re.fullmatch(plain, raw):
             self._learn_constant(field, raw)
             return re.escape(raw)
-        if figure is None or kind.plain_figure is None:
-            return kind.plain
-        group = 1 + self._iteration + len(self._groups) + len(self._pools)
-        if pool is None:
-            self._groups.append((_SLOTS[figure], group, kind.plain_figure))
+        if field.figure is None or read is None:
+            return plain
+        group = 1 + self._iteration + len(self._figures) + len(self._pools)
+        if field.pool is None:
+            self._figures.append((_SLOTS[field.figure], group, read))
         else:
-            self._pools.append((pool, group))
-        return f"({kind.plain})"
+            self._pools.append((field.pool, group))
+        return f"({plain})"
 
     def _learn_constant(self, field: Field, raw: str) -> None:
         value = field.kind.figure(raw)
@@ -245,22 +256,21 @@ class Layout:
             return None
         groups = match.groups()
         figures = self._blank.copy()
-        for slot, group, figure in self._groups:
-            figures[slot] = figure(groups[group])
+        for slot, group, read in self._figures:
+            figures[slot] = read(groups[group])
         usage = figures[_USAGE] = figures[_USAGE].copy()
         for pool, group in self._pools:
             usage[pool] = float(groups[group])
         if self._iteration:
             figures[_ITERATION] = int(groups[1])
-        return BatchLine(self._mode, groups[0], True, _make_figures(figures))
+        return BatchLine(self._mode, groups[0], True, True, _make_figures(figures))
 
 
 def is_plain(parts: BatchParts) -> bool:
     """Whether a layout can be learned from a line: known fields in today's forms alone.
 
     A field nobody knows may change its name with each line; learning each would cost 30 times as
-    much as reading it slowly.
+    much as reading it slowly. Nor is a figure learned that no server can print.
     """
-    return parts.mixed_running is None and all(
-        key in FIELDS and MATCHERS[key].fullmatch(raw) for key, raw in parts.fields
-    )
+    known = all(key in FIELDS and MATCHERS[key].fullmatch(raw) for key, raw in parts.fields)
+    return known and parts.mixed_running is None and is_plausible(parts)

@@ -41,6 +41,9 @@ class LaunchState:
     sizes: dict[str, int] = field(default_factory=dict)
     limits: Place = _UNBOUNDED
     """The ranks of every scheduler are below these."""
+    places: dict[tuple[str | None, str | None, str], Place] = field(default_factory=dict)
+    """Where a scheduler runs, by its title, its launch and the ranks it prints: of those of which a
+    batch has counted in this launch, within these limits. Another of the same counts alike."""
     _configured: dict[str, int] = field(default_factory=dict)
     _untitled: set[tuple[int, int]] = field(default_factory=set)
     """Replicas and stages that no process title vouched for."""
@@ -74,6 +77,7 @@ class LaunchState:
 
     def _resize(self, sizes: dict[str, int]) -> None:
         self.sizes = sizes
+        self.places.clear()
         self.limits = Place(
             min(sizes.get("dp_size", MAX_RANKS), MAX_RANKS),
             min(sizes.get("pp_size", MAX_STAGES), MAX_STAGES),

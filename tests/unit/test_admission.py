@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
-from exporter.admission import Admission
+from exporter.admission import MAX_PLACES, Admission
 from exporter.records import (
     Batch,
     EventKind,
@@ -61,7 +60,7 @@ class Log:
         self.now += 1.0
         prefix = f"[2026-11-30 08:50:23{ranks}] "
         line = LogLine(SERVER, self.now, prefix + text)
-        return replace(line, **{**self.usual, **more})
+        return line._replace(**{**self.usual, **more})
 
     def admit(self, text: str, ranks: str = "", **more: object) -> Record | None:
         return self.admission.admit(self.line(text, ranks, **more))
@@ -169,7 +168,7 @@ def test_a_line_without_sglangs_bracket_counts_only_from_a_known_scheduler():
     record = Admission().admit(bare)
     assert isinstance(record, Batch)
     assert record.pp_rank == 3
-    assert Admission().admit(replace(bare, title=None)) == RefusedLine(
+    assert Admission().admit(bare._replace(title=None)) == RefusedLine(
         SERVER, 1.0, Refusal.UNVERIFIABLE
     )
 
@@ -317,6 +316,29 @@ def test_running_requests_are_bounded_by_what_the_schedulers_said():
     )
     many = PREFILL_BODY.replace("#new-seq: 3", "#new-seq: 65")
     assert log.refusal(many, " PP3") is Refusal.VALUE_OUT_OF_BOUNDS
+
+
+def test_a_scheduler_that_is_known_is_judged_anew_once_the_limits_change():
+    log = Log(title=STAGE)
+    for _ in range(2):
+        log.batch()
+    log.admission.learn(ServerFacts(SERVER, log.now, {"pp_size": 3}, "configuration"))
+    assert log.refusal(BODY, " PP3") is Refusal.RANK_OUT_OF_BOUNDS
+
+
+def test_a_scheduler_that_is_known_may_not_name_other_ranks():
+    log = Log(title=STAGE)
+    log.batch()
+    assert log.refusal(BODY, " PP2") is Refusal.RANK_MISMATCH
+    assert log.refusal(BODY, " PP3", title="sglang::detokenizer") is Refusal.NOT_SCHEDULER
+    assert log.refusal(BODY, " PP3", title=None) is Refusal.UNVERIFIABLE
+
+
+def test_titles_without_end_fill_no_memory():
+    log = Log()
+    for number in range(2 * MAX_PLACES):
+        log.batch(title=f"sglang::scheduler_PP3 {number}")
+    assert len(log.admission._servers[SERVER].places) == MAX_PLACES
 
 
 def test_the_largest_capacity_of_all_stages_bounds():
@@ -526,7 +548,7 @@ def test_lines_looked_back_at_and_read_again_are_no_repetition():
     capacity = log.line(CAPACITY, " PP3", title=STAGE, pid=2)
     fired_up = log.line(FIRED_UP, title=MAIN, pid=1)
     for line in (arguments, capacity, fired_up):
-        log.admission.admit(replace(line, facts_only=True))
+        log.admission.admit(line._replace(facts_only=True))
     assert log.admission.admit(arguments) is None
     assert log.admission.admit(capacity) is None
     assert isinstance(log.admission.admit(fired_up), ServerEvent)
@@ -535,7 +557,7 @@ def test_lines_looked_back_at_and_read_again_are_no_repetition():
 def test_a_backlog_of_the_launch_before_does_not_spoil_the_next():
     log = Log()
     arguments = log.line(args(pp_size=8), title=MAIN, pid=2, launch="second")
-    log.admission.admit(replace(arguments, facts_only=True))
+    log.admission.admit(arguments._replace(facts_only=True))
     assert log.batch(title=STAGE, launch="first").pp_rank == 3
     record = log.admission.admit(arguments)
     assert isinstance(record, ServerFacts)

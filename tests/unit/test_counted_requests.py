@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -121,20 +120,20 @@ def test_a_stop_is_no_beginning() -> None:
 
 def test_a_pool_that_held_more_than_was_brought_was_not_empty() -> None:
     growing = [
-        replace(d, token_usage_ratios={"kv": 0.3 + 0.01 * i}) for i, d in enumerate(decodes(20))
+        d._replace(token_usage_ratios={"kv": 0.3 + 0.01 * i}) for i, d in enumerate(decodes(20))
     ]
     first, *others = burst(4, 4, 4, 4)
-    full = replace(first, token_usage_ratios={"kv": 0.25})
+    full = first._replace(token_usage_ratios={"kv": 0.25})
     assert counted(seen([full, *others, *growing])) is None
 
 
 def test_a_large_first_prefill_explains_what_the_pool_holds() -> None:
     rate = 4 / STEP
     pool = 20_000.0
-    first = replace(burst(32)[0], token_usage_ratios={"kv": 3232 / pool})
+    first = burst(32)[0]._replace(token_usage_ratios={"kv": 3232 / pool})
     lines = decodes(40)
     grown = [
-        replace(d, token_usage_ratios={"kv": (3232 + rate * (d.logged_at - 4.5)) / pool})
+        d._replace(token_usage_ratios={"kv": (3232 + rate * (d.logged_at - 4.5)) / pool})
         for d in lines
     ]
     assert counted(seen([first, *grown])) == 32
@@ -143,7 +142,7 @@ def test_a_large_first_prefill_explains_what_the_pool_holds() -> None:
 @pytest.mark.parametrize("change", [{"pending_tokens": 900}, {"new_tokens": 2048}])
 def test_a_prompt_in_chunks_prints_its_request_again(change: dict[str, int]) -> None:
     *others, last = burst(4, 4, 4, 4)
-    chunk = replace(last, **change)  # type: ignore[arg-type]  # counts of a batch
+    chunk = last._replace(**change)
     assert counted(seen([*others, chunk, *decodes(12)])) is None
 
 

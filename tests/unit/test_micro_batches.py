@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -245,7 +244,7 @@ def test_equal_sizes_alone_tell_nothing():
 def test_full_slots_are_all_slots_while_requests_wait(sizes, queued, known, effective):
     observer, ring = SlotObserver(), Ring(sizes, 41)
     for line in ring.lines(5000):
-        observer.fold_batch(replace(line, queued_reqs=queued))
+        observer.fold_batch(line._replace(queued_reqs=queued))
     found = observer.figures(facts(4) | known, None, ring.end(5000))
     assert found.effective == effective
 

@@ -1,7 +1,5 @@
 """Which batch a stage had in hand when a second ended, though lines and seconds come apart."""
 
-from dataclasses import replace
-
 from exporter.pipeline.newest_batches import FRESH_SECONDS, NewestBatches
 from exporter.records import Mode
 from tests.unit.test_pipeline_model import T, decode
@@ -37,8 +35,8 @@ def test_an_old_line_says_nothing_and_stages_are_apart() -> None:
 
 def test_a_prefill_counts_with_its_new_requests_and_a_line_without_any_not_at_all() -> None:
     newest = NewestBatches()
-    newest.fold(replace(line(T, 9), mode=Mode.PREFILL, new_seqs=2))
-    newest.fold(replace(line(T + 0.1, 9), running_reqs=None))
+    newest.fold(line(T, 9)._replace(mode=Mode.PREFILL, new_seqs=2))
+    newest.fold(line(T + 0.1, 9)._replace(running_reqs=None))
     assert newest.by(T + 1) == {0: 2}
 
 

@@ -51,12 +51,11 @@ def decode(at: float = T, pp: int = 0, running: int = 4, **fields: object) -> Ba
         gen_throughput_tokens_per_second=870.0,
         verified=True,
     )
-    return replace(batch, **fields)  # type: ignore[arg-type]
+    return batch._replace(**fields)
 
 
 def prefill(at: float = T, pp: int = 0, new_seqs: int = 2) -> Batch:
-    return replace(
-        decode(at, pp),
+    return decode(at, pp)._replace(
         mode=Mode.PREFILL,
         running_reqs=3,
         new_seqs=new_seqs,
@@ -375,7 +374,7 @@ class TestForwardOccupancy:
 
     def test_it_goes_on_after_a_restart_of_the_server(self) -> None:
         """The mapper then says that no GPU is known: an empty map."""
-        later = [replace(line, logged_at=line.logged_at + 30, pid=9) for line in self.lines()]
+        later = [line._replace(logged_at=line.logged_at + 30, pid=9) for line in self.lines()]
         restart = replace(facts(new_launch=True, pp_size=2), known_at=T + 25)
         model = fold(facts(pp_size=2), *self.lines(), restart, StageMap("kimi", T + 25, (), ""))
         for line in later:

@@ -94,7 +94,7 @@ def test_what_is_not_known_is_left_out_and_an_upper_bound_is_called_so() -> None
 
 
 def test_the_longest_queue_is_told_and_none_if_no_stage_told_one() -> None:
-    model = fold(decode(pp=0, running=1), replace(decode(pp=1, running=1), queued_reqs=None))
+    model = fold(decode(pp=0, running=1), decode(pp=1, running=1)._replace(queued_reqs=None))
     (server,) = model.snapshot(T + 1).servers
     told = [stage.queued_reqs for stage in server.stages]
     assert queued(server, 0) == max((each for each in told if each is not None), default=None)

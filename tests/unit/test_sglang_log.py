@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from exporter import sglang_log
 from exporter.records import Batch, EventKind, Mode, Refusal
+from exporter.sglang.batch_fields import FIELDS
 from exporter.sglang.batch_line import BatchLine, Figures, take_apart
 from exporter.sglang.process_title import ranks_named
 from exporter.sglang_log import (
@@ -96,9 +96,8 @@ def test_lines_of_sglangs_own_code_leave_no_token_over_and_read_back(form):
 
 
 def test_figures_are_the_batch_records_own_fields():
-    names = [field.name for field in fields(Batch)]
-    begin = names.index("running_reqs")
-    assert names[begin:] == [*Figures._fields, "verified"]
+    begin = Batch._fields.index("running_reqs")
+    assert list(Batch._fields[begin:]) == [*Figures._fields, "verified"]
 
 
 @pytest.mark.parametrize("journal", REAL_JOURNALS)
@@ -445,6 +444,15 @@ def test_any_text_is_read_without_an_exception(text):
     assert (storable(text) is not None) == accepted
     if accepted or (isinstance(parsed, Refusal) and "batch" in text):
         assert is_wanted(text.encode("utf-8", "replace"))
+
+
+@pytest.mark.parametrize("field", [field for field in FIELDS.values() if field.plain])
+@settings(max_examples=50)
+@given(st.data())
+def test_what_a_layout_takes_as_it_stands_some_server_can_print(field, data):
+    raw = data.draw(st.from_regex(re.compile(field.plain, re.ASCII), fullmatch=True))
+    assert field.can_be(field.kind.plain_figure(raw))
+    assert field.kind.plain_figure(raw) == field.kind.figure(raw)
 
 
 def test_learned_layouts_are_bounded():
