@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench import bytecode
 from bench.growth_picture import Panel, picture
 from bench.played_server import LINES_PER_SECOND, STAGES, played
 from bench.processor_time import memory_mib, processor_seconds
@@ -102,6 +103,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output", type=Path, help=f"folder for {PICTURE}")
     given = parser.parse_args()
+    bytecode.write()
     rows = functools.partial(measure, output=given.output)(given.quick)
     print("\n" + HEADER)
     for row in rows:

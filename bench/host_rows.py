@@ -17,7 +17,16 @@ import time
 import traceback
 from pathlib import Path
 
-from bench import gpu_cost, growth, log_cost, log_latency, scrape_time, start_time
+from bench import (
+    bytecode,
+    gpu_cost,
+    growth,
+    log_cost,
+    log_latency,
+    memory_floor,
+    scrape_time,
+    start_time,
+)
 from bench.rows import HEADER, Measure, Row
 
 IMAGES = Path("docs/images")
@@ -30,6 +39,7 @@ def subjects(output: Path | None) -> dict[str, Measure]:
         "log_latency": log_latency.measure,
         "scrape_time": scrape_time.measure,
         "start_time": start_time.measure,
+        "memory_floor": memory_floor.measure,
         "growth": functools.partial(growth.measure, output=output),
         "gpu_cost": gpu_cost.measure,
     }
@@ -60,6 +70,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=known, metavar="NAME", default=list(known))
     parser.add_argument("--output", type=Path, help="folder for the picture of growth")
     given = parser.parse_args()
+    bytecode.write()
     before = os.getloadavg()[0]
     rows = [
         row

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bench import bytecode
+
 HEADER = "| what | this exporter | against | ratio | bar |\n|---|---|---|---|---|"
 
 
@@ -48,7 +50,9 @@ def run_alone(measure: Measure, about: str | None) -> int:
         description=about, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="short: shows only that it works")
-    rows = measure(parser.parse_args().quick)
+    given = parser.parse_args()
+    bytecode.write()
+    rows = measure(given.quick)
     print("\n" + HEADER)
     for row in rows:
         print(row.line())

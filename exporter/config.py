@@ -17,7 +17,7 @@ from exporter.setting_values import (
     shown,
 )
 from exporter.settings import INPUTS, SERVER_SETTINGS, SETTINGS
-from exporter.yaml_settings import read_settings, read_yaml
+from exporter.yaml_settings import read_settings
 
 __all__ = [
     "DEFAULT_PORT",
@@ -113,6 +113,8 @@ def parse(text: str) -> Config:
     Raises:
         ConfigError: It has mistakes: all of them are named.
     """
+    from exporter.yaml_text import read_yaml  # noqa: PLC0415  # without a file PyYAML is not needed
+
     document, mistakes = read_yaml(text)
     if document is None and not mistakes:
         raise ConfigError("the configuration is empty; write at least `servers:`, or give no file")

@@ -9,6 +9,7 @@ Pure arithmetic: no clock, no driver.
 from __future__ import annotations
 
 import math
+from array import array
 
 GAP_FACTOR = 2.0
 """A sample further than this many nominal spans behind the one before covers its own span only:
@@ -16,6 +17,7 @@ what lies between was overwritten in the ring or never taken."""
 
 KEPT_SECONDS = 16
 """Whole seconds whose means are kept."""
+_NONE = -1
 _FULL_SECOND = 0.9
 """Covered share from which a second counts as complete (samples do not end on its border)."""
 
@@ -31,8 +33,9 @@ class SignalIntegral:
     """
 
     __slots__ = (
-        "_kept_seconds",
+        "_covered",
         "_seconds",
+        "_sums",
         "last_at",
         "missed_seconds",
         "observed_seconds",
@@ -41,12 +44,14 @@ class SignalIntegral:
 
     def __init__(self, kept_seconds: int = KEPT_SECONDS) -> None:
         """Begins empty; `kept_seconds` whole seconds keep a mean of their own."""
-        self._kept_seconds = kept_seconds
         self.observed_seconds = 0.0
         self.missed_seconds = 0.0
         self.value_seconds = 0.0
         self.last_at: float | None = None
-        self._seconds: dict[int, list[float]] = {}
+        # A place for each kept second, by its remainder: which it is, how long covered, integral.
+        self._seconds = array("q", [_NONE]) * kept_seconds
+        self._covered = array("d", [0.0]) * kept_seconds
+        self._sums = array("d", [0.0]) * kept_seconds
 
     def add_sample(self, taken_at: float, nominal_seconds: float, value: float) -> None:
         """Adds a ring sample: it covers the time since the one before, unless that is a gap.
@@ -75,34 +80,33 @@ class SignalIntegral:
         self._add_to_seconds(start, end, value)
 
     def _add_to_seconds(self, start: float, end: float, value: float) -> None:
-        seconds = self._seconds
-        known = seconds.get(int(start))
-        if known is not None and end <= int(start) + 1:  # by far the most samples
-            known[0] += end - start
-            known[1] += (end - start) * value
+        seconds, covered, sums = self._seconds, self._covered, self._sums
+        kept = len(seconds)
+        second = int(start)
+        place = second % kept
+        if seconds[place] == second and end <= second + 1:  # by far the most samples
+            covered[place] += end - start
+            sums[place] += (end - start) * value
             return
-        second = math.floor(max(start, end - self._kept_seconds))
+        second = math.floor(max(start, end - kept))
         start = max(start, second)
         while start < end:
             stop = min(end, second + 1)
-            entry = seconds.get(second)
-            if entry is None:
-                entry = seconds[second] = [0.0, 0.0]
-                seconds.pop(second - self._kept_seconds, None)
-            entry[0] += stop - start
-            entry[1] += (stop - start) * value
+            place = second % kept
+            if seconds[place] != second:
+                seconds[place], covered[place], sums[place] = second, 0.0, 0.0
+            covered[place] += stop - start
+            sums[place] += (stop - start) * value
             start = stop
             second += 1
-        if len(seconds) > 2 * self._kept_seconds:  # after a gap: drop what is behind it
-            for old in [key for key in seconds if key < second - self._kept_seconds]:
-                del seconds[old]
 
     def second_mean(self, second: int) -> float | None:
         """Mean value over the epoch second that begins at `second`; `None` unless it is complete."""
-        entry = self._seconds.get(second)
-        if entry is None or entry[0] < _FULL_SECOND:
+        place = second % len(self._seconds)
+        covered = self._covered[place]
+        if self._seconds[place] != second or covered < _FULL_SECOND:
             return None
-        return entry[1] / entry[0]
+        return self._sums[place] / covered
 
     def last_complete_second(self) -> int | None:
         """The newest epoch second that lies behind the newest sample; `None` before the first."""

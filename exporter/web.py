@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
@@ -35,13 +35,13 @@ from exporter.recording_download import RecordingDownload
 from exporter.records import SourceHealth
 from exporter.reload_request import Reload, ReloadRequest
 from exporter.snapshot import Snapshot
-from exporter.web_config.file import WebConfigFile
-from exporter.web_config.guard import Guard
-from exporter.web_config.tls import CurrentContext
 from exporter.web_limits.connections import Limits
 from exporter.web_limits.refusals import Refusals
 from exporter.web_limits.requests import Turns
 from exporter.web_limits.runner import LimitedRunner
+
+if TYPE_CHECKING:
+    from exporter.web_config.file import WebConfigFile
 
 log = logging.getLogger(__name__)
 
@@ -160,6 +160,11 @@ class WebServer:
         """Has all answers guarded as the file says; what accepts connections, if that is TLS."""
         if path is None:
             return None
+        # Most have none, and need neither bcrypt nor YAML for it.
+        from exporter.web_config.file import WebConfigFile  # noqa: PLC0415
+        from exporter.web_config.guard import Guard  # noqa: PLC0415
+        from exporter.web_config.tls import CurrentContext  # noqa: PLC0415
+
         self.web_config = file = WebConfigFile(path)
         Guard(file).stand(self._runner.app)
         if file.in_force.context is None:

@@ -1,15 +1,17 @@
 """GPU samples of some seconds, packed: 8 bytes a ring sample instead of the 100 of its objects.
 
 In: records of rings, GPM and gauges. Out: the same records, times to the microsecond, watts to the
-milliwatt.
+milliwatt. What is closed is compressed, too: about 5 bytes a sample.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from typing import NamedTuple
 
 from exporter.records import GpmWindow, GpuGauges, Record, RingSamples, Signal
 
@@ -31,6 +33,7 @@ _READINGS = (
     "pcie_receive_bytes",
 )
 _WHOLE = tuple(name.endswith("_bytes") for name in _READINGS)
+_FAST = 1
 
 
 class PackedSamples:
@@ -64,14 +67,24 @@ class PackedSamples:
         except (OverflowError, ValueError):  # a clock gone wrong, or no number
             return
 
-    def copy(self) -> PackedSamples:
-        """What there is now; later records do not change it."""
-        copied = PackedSamples(self.began_at)
-        copied.ended_at = self.ended_at
-        for name, value in vars(self).items():
-            if isinstance(value, array | list):
-                setattr(copied, name, value[:])
-        return copied
+    def closed(self) -> ClosedSamples:
+        """What there is now, compressed; later records do not change it."""
+        columns = {
+            name: zlib.compress(column, _FAST)
+            for name, column in vars(self).items()
+            if isinstance(column, array)
+        }
+        return ClosedSamples(self.began_at, self.ended_at, columns, tuple(self._reasons))
+
+    @classmethod
+    def opened(cls, closed: ClosedSamples) -> PackedSamples:
+        """As it was when it was closed."""
+        samples = cls(closed.began_at)
+        samples.ended_at = closed.ended_at
+        for name, packed in closed.columns.items():
+            getattr(samples, name).frombytes(zlib.decompress(packed))
+        samples._reasons = list(closed.reasons)
+        return samples
 
     def records(self, since: float) -> Iterator[Record]:
         """The records again, without samples up to an instant; kinds follow each other."""
@@ -155,6 +168,26 @@ class PackedSamples:
             }
             reasons = None if math.isnan(index) else self._reasons[int(index)]
             yield GpuGauges(int(gpu), read_at, **known, throttle_reasons=reasons)  # type: ignore[arg-type]  # whole where the record wants it
+
+
+class ClosedSamples(NamedTuple):
+    """A stretch of time that is over; never changed.
+
+    Attributes:
+        began_at: When it began.
+        ended_at: When its newest record came.
+        columns: Compressed arrays, by their name.
+        reasons: Throttle reasons that the gauges name by their index.
+    """
+
+    began_at: float
+    ended_at: float
+    columns: Mapping[str, bytes]
+    reasons: tuple[tuple[str, ...], ...]
+
+    def records(self, since: float) -> Iterator[Record]:
+        """As those of `PackedSamples`."""
+        return PackedSamples.opened(self).records(since)
 
 
 def _rows(values: Iterable[float], width: int) -> Iterator[tuple[float, ...]]:

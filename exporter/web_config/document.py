@@ -14,7 +14,8 @@ from typing import Any
 from exporter.config import ConfigError
 from exporter.web_config import values
 from exporter.web_config.settings import ANY, ASKED, IF_GIVEN, SECTIONS, VERIFIED, WEB_SETTINGS
-from exporter.yaml_settings import read_settings, read_yaml
+from exporter.yaml_settings import read_settings
+from exporter.yaml_text import read_yaml
 
 _COSTLY = 14
 """Of a hash: above this a check takes many seconds."""

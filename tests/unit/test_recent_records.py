@@ -93,15 +93,16 @@ def test_packed_samples_are_the_same_to_the_microsecond_and_the_milliwatt() -> N
     for record in (*given, *windows, *gauges):
         packed.add(record, BEGAN + 1.0)  # type: ignore[arg-type]  # of these kinds alone
     assert list(packed.records(0.0)) == [*given, *windows, *gauges]
+    assert list(packed.closed().records(0.0)) == [*given, *windows, *gauges]
 
 
-def test_a_copy_stays_as_it_is() -> None:
+def test_what_is_closed_stays_as_it_is() -> None:
     packed = PackedSamples(BEGAN)
     packed.add(power(BEGAN, 1.0), BEGAN)
-    copied = packed.copy()
+    closed = packed.closed()
     packed.add(power(BEGAN + 1, 2.0), BEGAN + 1)
     packed.add(GpuGauges(0, BEGAN, throttle_reasons=("HOT",)), BEGAN)
-    assert list(copied.records(0.0)) == [power(BEGAN, 1.0)]
+    assert list(closed.records(0.0)) == [power(BEGAN, 1.0)]
 
 
 @pytest.mark.parametrize("at", [0.0, BEGAN + 1e6, float("inf"), float("nan")])
