@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -114,3 +115,34 @@ async def test_an_entry_written_while_a_file_is_looked_at_stands_for_no_lost_one
 
         watch = DamageWatch(open_while_it_grows, MATCH)
         assert await watch.newly_damaged([journal.active_file], 0) == 1
+
+
+class GrowsBetweenWalks:
+    """A real reader of a file that gets another entry before it is walked once more."""
+
+    def __init__(self, reader: EntryReader, journal: JournalWriter) -> None:
+        self._reader = reader
+        self._journal = journal
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._reader, name)
+
+    def flush_matches(self) -> None:
+        self._journal.write("batch behind")
+        self._journal.flush()
+        self._reader.flush_matches()
+
+
+async def test_an_entry_written_while_a_file_is_looked_at_is_no_damage(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        for number in range(20):
+            journal.write(f"batch {number}")
+        journal.write("other", unit="other.service")
+        journal.flush()
+
+        def open_growing(path: Path) -> EntryReader:
+            return cast(EntryReader, GrowsBetweenWalks(open_file(path), journal))
+
+        watch = DamageWatch(open_growing, MATCH)
+        assert await watch.newly_damaged([journal.active_file], 0) == 0
+        assert journal.written > 21

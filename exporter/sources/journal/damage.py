@@ -3,7 +3,8 @@
 Seen with systemd 252: a damaged file is dropped from a reader in the middle of reading, or damaged
 entries are stepped over, and nothing is said; the next entry is simply a later one. So the header's
 own count is compared with the entries that can be reached, and those of the server among them with
-what its index gives, from the front and from the back (it may be damaged alone).
+what its index gives, from the front and from the back (it may be damaged alone). Where the index
+gives as many as the header counts, that is all.
 Header layout: systemd's JOURNAL_FILE_FORMAT, unchanged since 2012.
 """
 
@@ -93,6 +94,10 @@ class DamageWatch:
         reader.flush_matches()
         reader.seek_head()
         reached, own = await self._reached(reader, after_us)
+        if own > indexed:
+            # Lost from the index, or written since it was walked.
+            reader.add_match(str(self._match))
+            indexed = await _indexed(reader, after_us) or 0
         return reached >= min(entries, MAX_ENTRIES) and own <= indexed
 
     async def _reached(self, reader: EntryReader, after_us: int) -> tuple[int, int]:
