@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import gzip
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from exporter.records import LogLine
 from exporter.sources import Position
 from exporter.sources.journal.damage import DamageWatch
+from exporter.sources.journal.entries import EntryReader
 from exporter.sources.journal.reader import open_file
 from exporter.sources.journal.source import JournalMatch, JournalSource
 from tests.journal_lives import UNIT, journal_entries
+from tests.journal_writer import JournalWriter
 
 DATA = Path(__file__).parents[1] / "data" / "damaged_journals"
 MATCH = JournalMatch(unit=UNIT)
@@ -63,3 +66,83 @@ async def test_an_entry_that_only_its_index_has_lost_is_a_gap(tmp_path: Path) ->
     newest = max(journal_entries(file.parent))
     assert await DamageWatch(open_file, MATCH).newly_damaged([file], newest - 1) == 1
     assert await DamageWatch(open_file, MATCH).newly_damaged([file], newest + 10_000) == 0
+
+
+def forget_the_last_in_the_index(path: Path) -> None:
+    """Of the server's unit: the object of its field counts one entry less than it leads to.
+
+    systemd's JOURNAL_FILE_FORMAT: a data object (type 1) counts its entries at 56; its payload
+    follows at 64, or at 72 in a compact file.
+    """
+    data = path.read_bytes()
+    payload = data.index(f"_SYSTEMD_UNIT={UNIT}".encode())
+    (at,) = (payload - size for size in (64, 72) if data[payload - size] == 1)
+    entries = int.from_bytes(data[at + 56 : at + 64], "little")
+    with path.open("r+b") as file:  # in place: its writer has it mapped
+        file.seek(at + 56)
+        file.write((entries - 1).to_bytes(8, "little"))
+
+
+@pytest.mark.parametrize("others", [0, 5])
+async def test_an_entry_lost_from_the_index_is_a_gap_beside_entries_of_others_or_none(
+    others: int, tmp_path: Path
+) -> None:
+    with JournalWriter(tmp_path) as journal:
+        for number in range(20):
+            journal.write(f"batch {number}")
+        for number in range(others):
+            journal.write(f"other {number}", unit="other.service")
+        journal.flush()
+        file = journal.active_file
+        assert await DamageWatch(open_file, MATCH).newly_damaged([file], 0) == 0
+        forget_the_last_in_the_index(file)
+        assert await DamageWatch(open_file, MATCH).newly_damaged([file], 0) == 1
+
+
+async def test_an_entry_written_while_a_file_is_looked_at_stands_for_no_lost_one(
+    tmp_path: Path,
+) -> None:
+    with JournalWriter(tmp_path) as journal:
+        for number in range(20):
+            journal.write(f"batch {number}")
+        journal.flush()
+        forget_the_last_in_the_index(journal.active_file)
+
+        def open_while_it_grows(path: Path) -> EntryReader:
+            journal.write("batch behind")
+            journal.flush()
+            return open_file(path)
+
+        watch = DamageWatch(open_while_it_grows, MATCH)
+        assert await watch.newly_damaged([journal.active_file], 0) == 1
+
+
+class GrowsBetweenWalks:
+    """A real reader of a file that gets another entry before it is walked once more."""
+
+    def __init__(self, reader: EntryReader, journal: JournalWriter) -> None:
+        self._reader = reader
+        self._journal = journal
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._reader, name)
+
+    def flush_matches(self) -> None:
+        self._journal.write("batch behind")
+        self._journal.flush()
+        self._reader.flush_matches()
+
+
+async def test_an_entry_written_while_a_file_is_looked_at_is_no_damage(tmp_path: Path) -> None:
+    with JournalWriter(tmp_path) as journal:
+        for number in range(20):
+            journal.write(f"batch {number}")
+        journal.write("other", unit="other.service")
+        journal.flush()
+
+        def open_growing(path: Path) -> EntryReader:
+            return cast(EntryReader, GrowsBetweenWalks(open_file(path), journal))
+
+        watch = DamageWatch(open_growing, MATCH)
+        assert await watch.newly_damaged([journal.active_file], 0) == 0
+        assert journal.written > 21

@@ -3,7 +3,8 @@
 Seen with systemd 252: a damaged file is dropped from a reader in the middle of reading, or damaged
 entries are stepped over, and nothing is said; the next entry is simply a later one. So the header's
 own count is compared with the entries that can be reached, and those of the server among them with
-what its index gives, from the front and from the back (it may be damaged alone).
+what its index gives, from the front and from the back (it may be damaged alone). Where the index
+gives as many as the header counts, that is all.
 Header layout: systemd's JOURNAL_FILE_FORMAT, unchanged since 2012.
 """
 
@@ -72,16 +73,32 @@ class DamageWatch:
         except OSError:
             return False
         try:
-            reader.seek_head()
-            reached, own = await self._reached(reader, after_us)
-            if reached < min(header.entries, MAX_ENTRIES):
-                return False
-            reader.add_match(str(self._match))
-            return await _meets_its_end(reader, after_us, own)
+            return await self._reaches_all(reader, path, header.entries, after_us)
         except OSError:
             return False
         finally:
             reader.close()
+
+    async def _reaches_all(
+        self, reader: EntryReader, path: Path, entries: int, after_us: int
+    ) -> bool:
+        """Whether the index leads to every unread entry of the server, and all can be walked to."""
+        reader.add_match(str(self._match))
+        indexed = await _indexed(reader, after_us)
+        if indexed is None:
+            return False
+        # The header as it is now: an entry written during the walk must not stand for a lost one.
+        header = _header(path)
+        if header is not None and indexed >= min(header.entries, MAX_ENTRIES):
+            return True  # All are the server's and were met: none can be missing from the index.
+        reader.flush_matches()
+        reader.seek_head()
+        reached, own = await self._reached(reader, after_us)
+        if own > indexed:
+            # Lost from the index, or written since it was walked.
+            reader.add_match(str(self._match))
+            indexed = await _indexed(reader, after_us) or 0
+        return reached >= min(entries, MAX_ENTRIES) and own <= indexed
 
     async def _reached(self, reader: EntryReader, after_us: int) -> tuple[int, int]:
         """How many entries follow, up to a bound, and how many of them are unread and the server's.
@@ -89,41 +106,42 @@ class DamageWatch:
         By their field, not by the index of their field, which may be damaged alone.
         """
         count = own = 0
-        value = self._match.value.encode()
+        field, value = self._match.field, self._match.value.encode()
         while count < MAX_ENTRIES and reader.next_entry():
             count += 1
             if reader.realtime_us() > after_us:
-                own += field_or_none(reader, self._match.field) == value
+                own += field_or_none(reader, field) == value
             if count % ENTRIES_A_TURN == 0:
                 await asyncio.sleep(0)
         return count, own
 
 
-async def _walk(reader: EntryReader) -> int:
-    """How many entries follow, up to a bound."""
-    count = 0
-    while count < MAX_ENTRIES and reader.next_entry():
-        count += 1
-        if count % ENTRIES_A_TURN == 0:
-            await asyncio.sleep(0)
-    return count
+async def _indexed(reader: EntryReader, after_us: int) -> int | None:
+    """How many matching entries follow an instant, up to a bound.
 
-
-async def _meets_its_end(reader: EntryReader, after_us: int, own: int) -> bool:
-    """Whether walking on from an instant gets to the entry that is last when seen from the end.
-
-    And meets at least `own` on the way.
+    `None` if walking on does not get to the entry that is last when seen from the end.
     """
     reader.seek_tail()
     if not reader.previous_entry() or reader.realtime_us() <= after_us:
-        return own == 0
+        return 0
     last = reader.cursor()
     reader.seek_realtime(after_us)
     count = await _walk(reader)
     # More entries than were walked, or one written since, are no damage.
-    return count == MAX_ENTRIES or (
-        count >= max(own, 1) and (reader.test_cursor(last) or _holds(reader, last))
-    )
+    if count == MAX_ENTRIES or (count and (reader.test_cursor(last) or _holds(reader, last))):
+        return count
+    return None
+
+
+async def _walk(reader: EntryReader) -> int:
+    """How many entries follow, up to a bound."""
+    next_entry = reader.next_entry
+    for turn in range(0, MAX_ENTRIES, ENTRIES_A_TURN):
+        for count in range(turn, turn + ENTRIES_A_TURN):
+            if not next_entry():
+                return count
+        await asyncio.sleep(0)
+    return MAX_ENTRIES
 
 
 def _holds(reader: EntryReader, cursor: str) -> bool:

@@ -141,7 +141,11 @@ class CutLines:
 
     def is_piece(self, reader: Entry) -> bool:
         """Whether the entry the reader stands on is no whole line; call once for every entry."""
-        return self.is_piece_marked(reader, field_or_none(reader, self.mark))
+        try:
+            mark = reader.field(self.mark)
+        except KeyError:
+            return bool(self._continued) and self.is_piece_marked(reader, None)
+        return self.is_piece_marked(reader, mark)
 
     def is_piece_marked(self, reader: Entry, mark: bytes | None) -> bool:
         """The same, where the entry's field `mark` is read already."""
@@ -181,11 +185,12 @@ class EntryDecoder:
             OSError: The entry cannot be read; the ones behind it may.
             TornEntryError: It lacks what every entry has.
         """
-        message = field_or_none(reader, "MESSAGE")
-        if message is None:
+        try:
+            message = reader.field("MESSAGE")
+        except KeyError as error:
             if field_or_none(reader, "_TRANSPORT") != b"journal":
                 # Only a client of the native socket may leave it out.
-                raise TornEntryError("an entry without a message")
+                raise TornEntryError("an entry without a message") from error
             message = b""
         if message.startswith(b"Suppressed ") and self._is_about_suppression(reader):
             return None
@@ -204,28 +209,15 @@ class EntryDecoder:
             return None
         if self._match_field is not MatchField.UNIT:
             self._unit = _text(first(fields, "_SYSTEMD_UNIT")) or self._unit
-        return self._line(message, fields, reader.realtime_us(), facts_only=facts_only)
-
-    def _line(
-        self, message: bytes, fields: Fields, realtime_us: int, *, facts_only: bool
-    ) -> LogLine:
-        in_container = "CONTAINER_NAME" in fields
         pid, title, launch = _writer(
             first(fields, "_PID"),
             first(fields, "_CMDLINE"),
             first(fields, "_TRANSPORT"),
             first(fields, "_SYSTEMD_INVOCATION_ID"),
-            in_container=in_container,
+            "CONTAINER_NAME" in fields,
         )
-        return LogLine(
-            self._server,
-            realtime_us / 1e6,
-            message.decode(errors="replace"),
-            pid,
-            title,
-            launch,
-            facts_only,
-        )
+        text, logged_at = message.decode(errors="replace"), reader.realtime_us() / 1e6
+        return LogLine(self._server, logged_at, text, pid, title, launch, facts_only)
 
     def _is_about_suppression(self, reader: Entry) -> bool:
         """Whether this is journald's word about dropped messages; those of our unit are counted."""
@@ -250,7 +242,6 @@ def _writer(
     command_line: bytes | None,
     transport: bytes | None,
     invocation: bytes | None,
-    *,
     in_container: bool,
 ) -> tuple[int | None, str | None, str | None]:
     """PID, title and launch of the process that wrote an entry, as far as its fields tell them.

@@ -14,7 +14,13 @@ from pathlib import Path
 
 from exporter.records import LogLine, SourceHealth, SourceUnavailableError
 from exporter.sources import Emit, IsWanted, Position
-from exporter.sources.journal.entries import EntryDecoder, JournalMatch, MatchField, TornEntryError
+from exporter.sources.journal.entries import (
+    EntryDecoder,
+    EntryReader,
+    JournalMatch,
+    MatchField,
+    TornEntryError,
+)
 from exporter.sources.journal.facts import look_back
 from exporter.sources.journal.position import ReadTo
 from exporter.sources.journal.tail import JournalTail, open_another
@@ -23,6 +29,8 @@ __all__ = ["JournalMatch", "JournalSource", "MatchField"]
 
 MAX_ENTRIES_A_TURN = 500
 MAX_SECONDS_A_TURN = 0.02
+ENTRIES_A_LOOK = 20
+"""The clock is looked at after so many: half a millisecond of batch lines."""
 WAKE_UP_SECONDS = 1.0
 """The journal is looked into this often even when inotify says nothing."""
 REOPEN_QUIET_SECONDS = 60.0
@@ -190,23 +198,30 @@ class JournalSource:
     def _drain(self, emit: Emit) -> bool:
         """Reads for a bounded time; returns whether there is more to read."""
         stop_at = self._monotonic() + MAX_SECONDS_A_TURN
-        count = 0
+        has_entry, count = self._tail.next_entry(), 0
+        # Bound once: every entry pays for each step to them.
+        reader, read_entry = self._tail.reader, self._read_entry
+        next_entry = reader.next_entry
         try:
-            while count < MAX_ENTRIES_A_TURN and self._monotonic() < stop_at:
-                if not self._tail.next_entry():
-                    return False
+            while has_entry:
                 count += 1
-                self._read_entry(emit)
-            return True
+                read_entry(reader, emit)
+                if count % ENTRIES_A_LOOK == 0 and self._is_turn_over(count, stop_at):
+                    break
+                has_entry = next_entry()
+            return has_entry
         finally:
             if count:
                 self._note_progress()
 
-    def _read_entry(self, emit: Emit) -> None:
+    def _is_turn_over(self, count: int, stop_at: float) -> bool:
+        return count >= MAX_ENTRIES_A_TURN or self._monotonic() >= stop_at
+
+    def _read_entry(self, reader: EntryReader, emit: Emit) -> None:
         try:
-            line = self._decoder.decode(self._tail.reader)
+            line = self._decoder.decode(reader)
         except TornEntryError:
-            if (cursor := self._tail.reader.cursor()) != self._torn:
+            if (cursor := reader.cursor()) != self._torn:
                 self._torn = cursor
                 raise  # the journal is opened anew, and the entry looked at once more
             self.health.gaps += 1
@@ -218,7 +233,7 @@ class JournalSource:
             return
         # Now, not at the end of the turn: if going on fails, this one is not read again. Behind a
         # damaged entry `next` may only say that there is none, and then the cursor is gone too.
-        self._tail.mark_read()
+        self._tail.mark_read(reader.cursor())
         if line is not None:
             emit(line)
 

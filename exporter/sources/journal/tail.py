@@ -123,9 +123,9 @@ class JournalTail:
             return True
         return self.reader.next_entry()
 
-    def mark_read(self) -> None:
-        """The entry the reader stands on was read. Raises as `refresh`."""
-        self._newest_cursor = self.reader.cursor()
+    def mark_read(self, cursor: str) -> None:
+        """The entry of this cursor was read, and all before it."""
+        self._newest_cursor = cursor
 
     def give_up_backlog(self) -> None:
         """Counts what is unread as lost; `reopen` then reads on from now."""
