@@ -20,6 +20,7 @@ import systemd.journal
 
 from exporter.records import LogLine, Record, Refusal, SourceUnavailableError
 from exporter.sources import Position
+from exporter.sources.journal import reopening
 from exporter.sources.journal.damage import DamageWatch
 from exporter.sources.journal.entries import EntryReader
 from exporter.sources.journal.position import ReadTo
@@ -791,6 +792,42 @@ async def test_reopening_a_quiet_journal_changes_nothing(journal: JournalWriter)
         await followed.until_lines(200)
         assert followed.messages == [f"batch {number}" for number in range(200)]
         assert followed.source.health.gaps == 0
+
+
+async def test_a_busy_journal_is_opened_anew_and_nothing_changes(
+    journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reopening, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(reopening, "BUSY_ENTRIES", 10)
+    async with following(journal.directory) as followed:
+        first, changed = followed.source._tail.reader, False
+        for number in range(200):
+            journal.write(f"batch {number}")
+            if number % 20 == 19:
+                journal.flush()
+                await followed.until_lines(number + 1)
+                changed = changed or followed.source._tail.reader is not first
+        assert changed
+        assert followed.messages == [f"batch {number}" for number in range(200)]
+        assert followed.source.health.gaps == 0
+
+
+def test_a_busy_journal_is_opened_anew_after_many_entries_but_not_at_once() -> None:
+    now = [1000.0]
+    due = reopening.Reopening(lambda: now[0], 60.0)
+    due.note_read(500_000)  # what had gathered before the start
+    assert not due.is_due(is_empty=False)
+    now[0] += 30.0
+    due.note_read(1)
+    now[0] += 30.0
+    assert due.is_due(is_empty=False)
+    due.note_opened()
+    now[0] += 59.0
+    due.note_read(reopening.BUSY_ENTRIES - 1)
+    now[0] += 59.0
+    assert not due.is_due(is_empty=False)
+    due.note_read(1)
+    assert due.is_due(is_empty=False)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -23,6 +23,7 @@ from exporter.sources.journal.entries import (
 )
 from exporter.sources.journal.facts import look_back
 from exporter.sources.journal.position import ReadTo
+from exporter.sources.journal.reopening import QUIET_SECONDS, Reopening
 from exporter.sources.journal.tail import JournalTail, open_another
 
 __all__ = ["JournalMatch", "JournalSource", "MatchField"]
@@ -33,9 +34,6 @@ ENTRIES_A_LOOK = 20
 """The clock is looked at after so many: half a millisecond of batch lines."""
 WAKE_UP_SECONDS = 1.0
 """The journal is looked into this often even when inotify says nothing."""
-REOPEN_QUIET_SECONDS = 60.0
-"""A quiet journal is opened anew: finds directories that were made or replaced since."""
-REOPEN_EMPTY_SECONDS = 5.0
 RETRY_SECONDS = (0.1, 0.5, 1.0, 5.0, 15.0)
 NO_ENTRY_YET = "no entry of "
 
@@ -66,7 +64,7 @@ class JournalSource:
         from_start: bool = False,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        reopen_quiet_seconds: float = REOPEN_QUIET_SECONDS,
+        reopen_quiet_seconds: float = QUIET_SECONDS,
     ) -> None:
         self.health = SourceHealth(name=f"journal:{server}")
         self._server = server
@@ -76,7 +74,7 @@ class JournalSource:
         self._from_start = from_start
         self._clock = clock
         self._monotonic = monotonic
-        self._reopen_quiet_seconds = reopen_quiet_seconds
+        self._reopening = Reopening(monotonic, reopen_quiet_seconds)
         self._decoder = EntryDecoder(server, match, is_wanted, self.health)
         self._tail = JournalTail(match, directory, self.health, clock, self._decoder.stand_on)
         self._facts: list[LogLine] = []
@@ -85,7 +83,6 @@ class JournalSource:
         self._must_reopen = False
         self._torn: str | None = None
         self._failures = 0
-        self._quiet_since = 0.0
 
     async def open(self, position: Position | None) -> None:
         """Begins behind a saved position; without one at the newest entry, or at the oldest.
@@ -122,7 +119,7 @@ class JournalSource:
         facts, self._facts = self._facts, []
         for line in facts:
             emit(line)
-        self._quiet_since = self._monotonic()
+        self._reopening.note_opened()
         try:
             while True:
                 try:
@@ -212,7 +209,7 @@ class JournalSource:
             return has_entry
         finally:
             if count:
-                self._note_progress()
+                self._note_progress(count)
 
     def _is_turn_over(self, count: int, stop_at: float) -> bool:
         return count >= MAX_ENTRIES_A_TURN or self._monotonic() >= stop_at
@@ -237,9 +234,9 @@ class JournalSource:
         if line is not None:
             emit(line)
 
-    def _note_progress(self) -> None:
+    def _note_progress(self, count: int) -> None:
         self._failures = 0
-        self._quiet_since = self._monotonic()
+        self._reopening.note_read(count)
         if self.health.last_error is not None and self.health.last_error.startswith(NO_ENTRY_YET):
             self.health.last_error = None
         try:
@@ -249,12 +246,12 @@ class JournalSource:
         self.health.lag_seconds = max(0.0, age_seconds)
 
     async def _wait(self) -> None:
-        """Until the journal changes, at most a second; a quiet journal is opened anew."""
-        read_to, patience = self._tail.read_to, self._reopen_quiet_seconds
-        if read_to is None or read_to.cursor is None:
+        """Until the journal changes, at most a second, or until it is time to open it anew."""
+        read_to = self._tail.read_to
+        is_empty = read_to is None or read_to.cursor is None
+        if is_empty:
             self._hint_if_empty()
-            patience = min(patience, REOPEN_EMPTY_SECONDS)
-        if self._monotonic() - self._quiet_since >= patience:
+        if self._reopening.is_due(is_empty=is_empty):
             self._must_reopen = True
             return
         reader, timeout = self._tail.reader, WAKE_UP_SECONDS
@@ -280,7 +277,7 @@ class JournalSource:
 
     async def _reopen(self) -> None:
         self._unwatch()
-        self._quiet_since = self._monotonic()
+        self._reopening.note_opened()
         await self._tail.reopen()
         self._must_reopen = False
 
