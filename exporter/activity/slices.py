@@ -14,8 +14,8 @@ from exporter.records import GpmWindow, RingSamples, Signal
 from exporter.sample_rings import GAP_FACTOR
 
 PATIENCE_SECONDS = 3.0
-"""How long, in record time, a slice waits for a signal that lags. Rings are drained once a second
-and GPM lags a window and 0.11 s, so three seconds without news mean that the signal is absent."""
+"""How long, in record time, a slice waits for a signal that lags. Power is drained once a second and
+GPM lags a window and 0.11 s, so three seconds without news mean that the signal is absent."""
 
 _MOST_SAMPLES = 16_384
 """More than any hold needs; a bound against records with one signal running ahead of the others."""
