@@ -28,7 +28,7 @@ from bench.scraper import Scraper
 from tests.fake_nvml import FakeNvml, functions
 from tests.running import Metrics, RunningExporter
 
-SECONDS, QUICK_SECONDS = 600, 10
+SECONDS, QUICK_SECONDS = 120, 10
 SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 20, 4
 SCRAPE_SECONDS = 5.0
 _SOURCE = Path(__file__).with_name("nvml_loop.c")

@@ -15,7 +15,7 @@ from exporter.records import (
 from exporter.sample_rings import SignalIntegral
 from exporter.snapshot import GpuRank, GpuSnapshot
 
-GAUGE_FRESH_SECONDS = 6.0
+GAUGE_FRESH_SECONDS = 5.0
 """Gauges are read every 2 s; older than this (a hanging driver) they are unknown, and so they are
 when they lie as far ahead: the clock was set back."""
 RARE_GAUGE_FRESH_SECONDS = 30.0

@@ -37,7 +37,7 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
     F(nvmlDeviceGetTotalEnergyConsumption, 4400) F(nvmlDeviceGetMemoryInfo_v2, 121)             \
     F(nvmlDeviceGetTemperature, 36) F(nvmlDeviceGetClockInfo, 41)                               \
     F(nvmlDeviceGetCurrentClocksEventReasons, 91) F(nvmlDeviceGetFieldValues, 0)                \
-    F(nvmlDeviceGetComputeRunningProcesses_v3, 108) F(nvmlDeviceGetPcieThroughput, 896)         \
+    F(nvmlDeviceGetComputeRunningProcesses_v3, 54)  F(nvmlDeviceGetPcieThroughput, 896)         \
     F(nvmlGpmQueryDeviceSupport, 1) F(nvmlGpmSampleAlloc, 1) F(nvmlGpmSampleGet, 280)           \
     F(nvmlGpmMetricsGet, 0) F(nvmlGpmSampleFree, 1) F(nvmlEventSetCreate, 1)                    \
     F(nvmlDeviceRegisterEvents, 1) F(nvmlEventSetWait_v2, 0) F(nvmlEventSetFree, 1)
