@@ -29,7 +29,7 @@ INVALID_SAMPLE = "INVALID_SAMPLE"
 
 PCIE_SECONDS = 10.0
 ENERGY_SECONDS = 60.0
-"""How often the driver's energy counter, dearest of all calls (4.5 ms), is read where a power ring
+"""How often the driver's energy counter, the dearest of all calls (4.5 ms), is read where a power ring
 carries it on; else as often as PCIe bytes."""
 
 _MUTE_ROUNDS = 3
