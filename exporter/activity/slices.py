@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
+from itertools import islice
 from typing import NamedTuple
 
 from exporter.records import GpmWindow, RingSamples, Signal
@@ -201,10 +201,7 @@ class Alignment:
     def resident_ratio(self, started_at: float, ended_at: float) -> float | None:
         """Residency by the ring over a stretch just passed; `None` unless half of it is covered."""
         covered = resident = 0.0
-        coming = self._utilization.samples
-        for sample in chain((coming[0],) if coming else (), reversed(self._used)):
-            if sample.ended_at <= started_at:
-                break
+        for sample in (*self._used, *islice(self._utilization.samples, 1)):
             overlap = min(ended_at, sample.ended_at) - max(started_at, sample.started_at)
             if overlap > 0.0:
                 covered += overlap
