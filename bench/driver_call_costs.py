@@ -40,6 +40,7 @@ def calls(driver: NvmlDriver) -> dict[str, Call]:
         for link in range(_LINKS)
     ]
     newest = dict.fromkeys(Signal, 0)
+    second_ago = (time.time_ns() - 1_000_000_000) // 1000
 
     def drain(signal: Signal) -> None:
         reading = driver.ring(0, signal, newest[signal])
@@ -58,6 +59,14 @@ def calls(driver: NvmlDriver) -> dict[str, Call]:
         "GetCurrentClocksEventReasons": lambda: driver.throttle_reasons(0),
         "GetUtilizationRates (nvitop)": lambda: driver.utilization(0),
         "GetPowerUsage (nvitop)": lambda: driver.power_watts(0),
+        "GetClockInfo, each of 4 (nvitop)": lambda: pynvml.nvmlDeviceGetClockInfo(handle, 0),
+        "GetTemperatureV (nvitop)": lambda: pynvml.nvmlDeviceGetTemperatureV(handle, 0),
+        "GetPowerManagementLimit (nvitop)": lambda: pynvml.nvmlDeviceGetPowerManagementLimit(
+            handle
+        ),
+        "GetProcessUtilization (nvitop)": lambda: pynvml.nvmlDeviceGetProcessUtilization(
+            handle, second_ago
+        ),
         "GetPcieThroughput (nvitop)": lambda: pynvml.nvmlDeviceGetPcieThroughput(handle, 0),
         "GetFieldValues, 36 of NVLink (nvitop)": lambda: pynvml.nvmlDeviceGetFieldValues(
             handle, links
@@ -117,7 +126,15 @@ def _report_gpm(driver: NvmlDriver, times: int) -> None:
         driver.gpm_sample(0, buffers[1])
 
     print(row("GpmSampleGet", take, times, GPM_PAUSE_SECONDS), flush=True)
-    print(row("GpmMetricsGet", lambda: driver.gpm_metrics(0, *buffers), times), flush=True)
+    print(
+        row("GpmMetricsGet, 4 metrics", lambda: driver.gpm_metrics(0, *buffers), times), flush=True
+    )
+    graphics = pynvml.c_nvmlGpmMetricsGet_t()
+    graphics.version, graphics.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
+    graphics.sample1, graphics.sample2 = buffers
+    graphics.metrics[0].metricId = pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL
+    name = "GpmMetricsGet, graphics activity alone"
+    print(row(name, lambda: pynvml.nvmlGpmMetricsGet(graphics), times), flush=True)
     for buffer in buffers:
         driver.gpm_free(buffer)
 

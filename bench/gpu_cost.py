@@ -3,8 +3,8 @@
     .venv/bin/python -m bench.gpu_cost [--quick]
 
 All three run at once for ten minutes, each with a fake driver of its own whose calls burn what they
-cost on an H200 (`tests/fake_nvml`; nvmlDeviceGetPcieThroughput, which nvitop asks, waits 20 ms as
-it does there, and takes no processor time). The exporter runs with its defaults and reads 50 lines
+cost on an H200 (`tests/fake_nvml`; nvmlDeviceGetPcieThroughput, which nvitop asks, waits 20 ms
+besides, as it does there). The exporter runs with its defaults and reads 50 lines
 a second of 8 stages besides; nvitop-exporter runs at its default interval of a second. Both are
 scraped every 5 s. The loop makes the exporter's calls at its rhythm.
 """

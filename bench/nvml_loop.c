@@ -2,8 +2,9 @@
  *
  *     nvml_loop SECONDS     prints the processor time it used, in seconds
  *
- * One round a second, of all GPUs: both sample rings into buffers that are kept, gauges, one GPM
- * window; PCIe bytes and processes every 5 s, energy every 10 s. Nothing is done with the answers.
+ * One round a second, of all GPUs: the power ring into a buffer that is kept, one GPM window, and of
+ * every other GPU the utilization ring, of those between the gauges. Processes every 5 s, PCIe bytes
+ * every 10 s, energy every 60 s. Nothing is done with the answers.
  * Types are those of nvml.h (NVML 13).
  */
 #define _POSIX_C_SOURCE 200809L
@@ -14,7 +15,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_GPUS = 64, RING = 256, SM_CLOCK = 1, POWER = 0, UTILIZATION = 1 };
+enum { MOST_GPUS = 64, RING = 256, SM_CLOCK = 1, POWER = 0, UTILIZATION = 1,
+       TURNS = 2, PROCESSES_SECONDS = 5, PCIE_SECONDS = 10, ENERGY_SECONDS = 60 };
 
 struct sample { uint64_t at; uint64_t value; };
 struct memory { unsigned version; uint64_t total, reserved, free, used; };
@@ -59,11 +61,11 @@ static void gauges(struct gpu *gpu, int round) {
     unsigned value;
     unsigned long long wide;
     struct memory memory = {.version = (unsigned)sizeof memory | 2u << 24};
-    if (round % 5 == 0) {
+    if (round % PCIE_SECONDS < TURNS) {
         struct field fields[2] = {{.field = 197}, {.field = 198}};
         CALL(nvmlDeviceGetFieldValues, (void *, int, struct field *), gpu->device, 2, fields);
     }
-    if (round % 10 == 0)
+    if (round % ENERGY_SECONDS < TURNS)
         CALL(nvmlDeviceGetTotalEnergyConsumption, (void *, unsigned long long *), gpu->device, &wide);
     CALL(nvmlDeviceGetMemoryInfo_v2, (void *, struct memory *), gpu->device, &memory);
     CALL(nvmlDeviceGetEnforcedPowerLimit, (void *, unsigned *), gpu->device, &value);
@@ -74,7 +76,7 @@ static void gauges(struct gpu *gpu, int round) {
 
 static void window(struct gpu *gpu, int round) {
     static struct gpm_request request;
-    static const unsigned ids[] = {2, 3, 10, 5, 1};
+    static const unsigned ids[] = {2, 3, 10, 5};
     CALL(nvmlGpmSampleGet, (void *, void *), gpu->device, gpu->gpm[round % 2]);
     if (!round) return;
     request.version = 1, request.count = sizeof ids / sizeof *ids;
@@ -111,10 +113,10 @@ int main(int argc, char **argv) {
     clock_gettime(CLOCK_MONOTONIC, &beat);
     for (int round = 0; round < seconds; round++) {
         for (unsigned i = 0; i < count; i++) drain(&gpus[i], POWER);
-        for (unsigned i = 0; i < count; i++) drain(&gpus[i], UTILIZATION);
-        for (unsigned i = 0; i < count; i++) gauges(&gpus[i], round);
+        for (unsigned i = round % TURNS; i < count; i += TURNS) drain(&gpus[i], UTILIZATION);
+        for (unsigned i = (round + 1) % TURNS; i < count; i += TURNS) gauges(&gpus[i], round);
         for (unsigned i = 0; i < count; i++) window(&gpus[i], round);
-        if (round % 5 == 0)
+        if (round % PROCESSES_SECONDS == 0)
             for (unsigned i = 0; i < count; i++) processes(&gpus[i]);
         beat.tv_sec++;
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &beat, NULL)) {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -92,6 +93,7 @@ def rhythmic_gpus(path: Path, gpus: int = STAGES) -> FakeNvml:
     for gpu in range(gpus):
         fake.control.gpu[gpu].period_seconds = 0.3
         fake.control.gpu[gpu].duty = 0.4 + 0.4 * gpu / gpus
+        fake.control.gpu[gpu].pids[0] = os.getpid()  # a card that serves has a process
     return fake
 
 

@@ -102,7 +102,6 @@ class GpmMetrics:
     occupancy_ratio: float | None = None
     dram_ratio: float | None = None
     tensor_ratio: float | None = None
-    graphics_ratio: float | None = None
 
 
 class GpmBuffer(Protocol):
@@ -150,7 +149,7 @@ class GpuDriver(Protocol):
         """`nvmlDeviceGetEnforcedPowerLimit`. Check: `nvidia-smi --query-gpu=enforced.power.limit`."""
 
     def energy_joules(self, gpu: int) -> float:
-        """`nvmlDeviceGetTotalEnergyConsumption`; 2.5 ms and more, so asked for every 10 s."""
+        """`nvmlDeviceGetTotalEnergyConsumption`; 2.5 ms and more, so asked for rarely."""
 
     def memory_bytes(self, gpu: int) -> tuple[int, int]:
         """`nvmlDeviceGetMemoryInfo_v2`: (used, total), used without what the driver reserves.

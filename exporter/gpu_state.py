@@ -16,14 +16,40 @@ from exporter.sample_rings import SignalIntegral
 from exporter.snapshot import GpuRank, GpuSnapshot
 
 GAUGE_FRESH_SECONDS = 5.0
-"""Gauges are read once a second; older than this (a hanging driver) they are unknown, and so they
-are when they lie as far ahead: the clock was set back."""
+"""Gauges are read every 2 s; older than this (a hanging driver) they are unknown, and so they are
+when they lie as far ahead: the clock was set back."""
 RARE_GAUGE_FRESH_SECONDS = 30.0
-"""The same for counters of the driver that are read every ten seconds."""
+"""The same for counters of the driver that are read more rarely and repeated between."""
 POWER_SECONDS = 600
 """Seconds whose mean power is kept, for a look back."""
-THROTTLE_READ_SECONDS = 3.0
+THROTTLE_READ_SECONDS = 5.0
 """A throttle reason is charged the time since the reading before it, if that is not longer."""
+
+
+class _CarriedEnergy:
+    """The driver's energy counter, carried on by its power samples from one reading to the next.
+
+    Both come from one sensor: over a minute they differed by 0.2 % at the most on an H200.
+    """
+
+    def __init__(self) -> None:
+        self._read_joules: float | None = None
+        self._read_at_joules = 0.0
+        self._least_joules = 0.0
+
+    def take(self, read_joules: float, power_joules: float) -> None:
+        """Takes the driver's counter, and the integral of the power samples until then."""
+        before = self._read_joules
+        if read_joules == before:
+            return  # the same reading, repeated
+        is_reset = before is None or read_joules < before
+        self._least_joules = 0.0 if is_reset else self.joules(power_joules)
+        self._read_joules, self._read_at_joules = read_joules, power_joules
+
+    def joules(self, power_joules: float) -> float:
+        """Energy until the integral had that value; never less than was said of this counter."""
+        carried = (self._read_joules or 0.0) + power_joules - self._read_at_joules
+        return max(self._least_joules, carried)
 
 
 class GpuSeries:
@@ -41,6 +67,7 @@ class GpuSeries:
         self.throttled_seconds: dict[str, float] = {}
         self._gauges: GpuGauges | None = None
         self._rare: dict[str, tuple[float, float]] = {}
+        self._energy = _CarriedEnergy()
 
     def fold_identity(self, identity: GpuIdentity) -> None:
         """Learns who the GPU is."""
@@ -80,6 +107,8 @@ class GpuSeries:
             value = getattr(gauges, key)
             if value is not None:
                 self._rare[key] = (value, gauges.read_at)
+        if gauges.energy_joules is not None:
+            self._energy.take(gauges.energy_joules, self.power.value_seconds)
 
     def fold_state(self, state: GpuState) -> None:
         """The GPU stopped answering or came back; while it is down its gauges are unknown."""
@@ -133,7 +162,7 @@ class GpuSeries:
                 if gauges.power_limit_watts is not None or self.up is False
                 else self.identity.power_limit_watts
             ),
-            energy_joules=self._rare_value("energy_joules", now),
+            energy_joules=self._energy_joules(now),
             memory_used_bytes=gauges.memory_used_bytes,
             memory_total_bytes=gauges.memory_total_bytes,
             temperature_celsius=gauges.temperature_celsius,
@@ -162,6 +191,11 @@ class GpuSeries:
             if mean is not None:
                 return mean
         return gauges.power_watts
+
+    def _energy_joules(self, now: float) -> float | None:
+        if self._rare_value("energy_joules", now) is None:
+            return None
+        return self._energy.joules(self.power.value_seconds)
 
     def _rare_value(self, key: str, now: float) -> float | None:
         entry = self._rare.get(key)

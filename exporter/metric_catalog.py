@@ -409,7 +409,8 @@ GPU_ENERGY_JOULES = _add(
     _C,
     "gpu_energy_joules_total",
     _GPU,
-    "Energy used since the driver was loaded, read every 10 seconds.",
+    "Energy used since the driver was loaded: its counter, read once a minute and carried on between "
+    "by the power samples; without those, its counter as read every 10 seconds.",
 )
 GPU_MEMORY_USED_BYTES = _add(_gpu, _G, "gpu_memory_used_bytes", _GPU, "Device memory in use.")
 GPU_MEMORY_TOTAL_BYTES = _add(_gpu, _G, "gpu_memory_total_bytes", _GPU, "Device memory.")
@@ -420,21 +421,21 @@ GPU_PCIE_TRANSMIT_BYTES = _add(
     _C,
     "gpu_pcie_transmit_bytes_total",
     _GPU,
-    "Bytes the GPU sent over PCIe, from the driver's cumulative counter.",
+    "Bytes the GPU sent over PCIe, from the driver's cumulative counter, read every 10 seconds.",
 )
 GPU_PCIE_RECEIVE_BYTES = _add(
     _gpu,
     _C,
     "gpu_pcie_receive_bytes_total",
     _GPU,
-    "Bytes the GPU received over PCIe, from the driver's cumulative counter.",
+    "Bytes the GPU received over PCIe, from the driver's cumulative counter, read every 10 seconds.",
 )
 GPU_THROTTLED_SECONDS = _add(
     _gpu,
     _C,
     "gpu_throttled_seconds_total",
     (*_GPU, "reason"),
-    "Time the driver named this reason for a reduced clock, sampled once a second. A reason "
+    "Time the driver named this reason for a reduced clock, sampled every 2 seconds. A reason "
     "appears when first seen.",
 )
 GPU_XID_ERRORS = _add(

@@ -290,7 +290,7 @@ THRESHOLDS: dict[str, Threshold] = {
         5 * _MINUTE,
         10 * _MINUTE,
         _WARNING,
-        "The rings are drained without loss once a second; a twentieth of the time missed means "
+        "The rings are drained without loss every second or two; a twentieth of the time missed means "
         "that the driver or this process stands still.",
     ),
     "TargetDown": Threshold(

@@ -134,7 +134,6 @@ class _Sampler:
                 metrics.occupancy_ratio,
                 metrics.dram_ratio,
                 metrics.tensor_ratio,
-                metrics.graphics_ratio,
             )
 
 

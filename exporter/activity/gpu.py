@@ -161,10 +161,11 @@ class GpuActivity:
         if self._holding and not flush and self._must_hold():
             return []
         windows: list[ActivityWindow] = []
-        # What comes after a block takes part in judging it.
-        while len(self._held) > (0 if flush or self._known is not None else 1):
-            block = self._held.popleft()
-            windows.extend(self._judge(block, self._held[0].slices[0] if self._held else None))
+        while self._held:
+            after = self._held[1].slices if len(self._held) > 1 else self._open
+            if not after and not flush and self._known is None:
+                break  # the slice after a block takes part in judging it
+            windows.extend(self._judge(self._held.popleft(), after[0] if after else None))
         return windows
 
     def _add(self, slice_: Slice) -> None:

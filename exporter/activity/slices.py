@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from exporter.records import GpmWindow, RingSamples, Signal
 from exporter.sample_rings import GAP_FACTOR
 
 PATIENCE_SECONDS = 3.0
-"""How long, in record time, a slice waits for a signal that lags. Rings are drained once a second
-and GPM lags a window and 0.11 s, so three seconds without news mean that the signal is absent."""
+"""How long, in record time, a slice waits for a signal that lags. Power is drained once a second and
+GPM lags a window and 0.11 s, so three seconds without news mean that the signal is absent."""
 
 _MOST_SAMPLES = 16_384
 """More than any hold needs; a bound against records with one signal running ahead of the others."""
@@ -200,7 +201,7 @@ class Alignment:
     def resident_ratio(self, started_at: float, ended_at: float) -> float | None:
         """Residency by the ring over a stretch just passed; `None` unless half of it is covered."""
         covered = resident = 0.0
-        for sample in (*self._used, *list(self._utilization.samples)[:1]):
+        for sample in (*self._used, *islice(self._utilization.samples, 1)):
             overlap = min(ended_at, sample.ended_at) - max(started_at, sample.started_at)
             if overlap > 0.0:
                 covered += overlap

@@ -27,8 +27,9 @@ from exporter.pipeline.newest_batches import NewestBatches
 from exporter.pipeline.stage_cells import StageCells
 from exporter.records import ActivityWindow, Batch, Method
 
-OVERDUE_SECONDS = 3.0
-"""A second is settled without a GPU that sent no window while the others went on this long."""
+OVERDUE_SECONDS = 4.0
+"""A second is settled without a GPU that sent no window while the others went on this long: the GPUs
+take turns of 2 s, and one may be missed."""
 FIRST_WINDOW_SECONDS = 32.0
 """A GPU that sent none yet is waited for this long: its levels may not be known before."""
 WORKING_EVIDENCE_RATIO = 0.05

@@ -14,7 +14,7 @@ from exporter.recordings.encoding import Entry, line_of
 from exporter.recordings.format import LATENESS_SECONDS
 
 HOLD_SECONDS = 3.0
-"""How long a line waits for others that belong before it; log and rings lag up to 2 s."""
+"""How long a line waits for others that belong before it; log and rings lag up to 2.3 s."""
 _MOST_HELD_BYTES = 32 << 20
 _UNDATED = frozenset({"server", "map", "gpu", "levels", "reference"})
 

@@ -225,7 +225,6 @@ class SimulatedDriver:
             occupancy_ratio=0.2 * sm,
             dram_ratio=levels.decode_dram * decode + levels.prefill_dram * prefill,
             tensor_ratio=levels.decode_tensor * decode + levels.prefill_tensor * prefill,
-            graphics_ratio=min(decode + prefill + waiting, 1.0),
         )
 
     def gpm_free(self, buffer: GpmBuffer) -> None:

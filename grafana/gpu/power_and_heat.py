@@ -44,8 +44,8 @@ def _energy() -> Panel:
         Figure(
             title="Energy per second",
             about=About(
-                "How much energy does each GPU use? The driver's own counter, read every 10 s, so "
-                "this is a mean over a minute or more and misses nothing between scrapes.",
+                "How much energy does each GPU use? The driver's own counter, carried on by "
+                "all power samples, so this is a mean that misses nothing between scrapes.",
                 "the level of the panel at the left.",
                 "far from it: the power seen once a scrape is not typical of the time between.",
             ),

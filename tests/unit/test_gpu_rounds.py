@@ -82,7 +82,7 @@ def test_any_error_of_a_call_on_one_gpu_leaves_the_other_seven_exact(
             for gpu in OTHERS:
                 rig.assert_exact(gpu)
                 assert rig.states(gpu) == [(True, None)]
-                assert len(rig.gauges(gpu)) == 5
+                assert len(rig.gauges(gpu)) == 3
                 assert len(rig.windows(gpu)) == 4
 
 
@@ -168,13 +168,49 @@ def test_the_polled_gauges_are_read_only_where_there_is_no_ring(rig: Rig) -> Non
 
 def test_costly_calls_are_rare_and_the_blocking_one_is_never_made(rig: Rig) -> None:
     rig.start()
-    rig.round(30)
-    assert rig.fake.calls("nvmlDeviceGetTotalEnergyConsumption", gpu=0) == 3
-    assert rig.fake.calls("nvmlDeviceGetFieldValues", gpu=0) == 6
-    assert rig.fake.calls("nvmlDeviceGetComputeRunningProcesses_v3") == 6 * 8
+    rig.round(120)
+    assert rig.fake.calls("nvmlDeviceGetTotalEnergyConsumption", gpu=0) == 2
+    assert rig.fake.calls("nvmlDeviceGetFieldValues", gpu=0) == 12
+    assert rig.fake.calls("nvmlDeviceGetComputeRunningProcesses_v3") == 24 * 8
     assert rig.fake.calls("nvmlDeviceGetPcieThroughput") == 0
-    # One call a round and ring, and once its size.
-    assert rig.fake.calls("nvmlDeviceGetSamples", gpu=0) == 2 * 30 + 2
+    # One call a round for power, one every second round for utilization, and once the size of each.
+    assert rig.fake.calls("nvmlDeviceGetSamples", gpu=0) == 120 + 60 + 1 + 2
+
+
+def test_energy_is_read_more_often_where_no_power_ring_carries_it_on(rig: Rig) -> None:
+    rig.fake.control.gpu[0].rings_supported = 0
+    rig.start()
+    rig.round(120)
+    assert rig.fake.calls("nvmlDeviceGetTotalEnergyConsumption", gpu=0) == 12
+
+
+def test_gpus_take_turns_so_that_no_round_is_dearer_than_another(rig: Rig) -> None:
+    rig.start()
+    rig.round()
+    called = [rig.fake.calls("nvmlDeviceGetSamples")]
+    for _ in range(6):
+        rig.round()
+        called.append(rig.fake.calls("nvmlDeviceGetSamples"))
+    assert {later - earlier for earlier, later in itertools.pairwise(called)} == {8 + 4}
+
+
+def test_a_gpu_that_came_back_is_asked_for_all_at_once(rig: Rig) -> None:
+    rig.start()
+    rig.round(3)
+    rig.fake.lose(3)
+    rig.round(2)
+    rig.fake.lose(3, None)
+    while not rig.states(3)[-1][0]:
+        rig.round()
+    taken = [at for at, _ in rig.samples(3, Signal.UTILIZATION)]
+    assert rig.now - taken[-1] < 0.2
+    assert rig.gauges(3)[-1].read_at == rig.now
+
+
+def test_graphics_activity_is_never_asked_for(rig: Rig) -> None:
+    rig.start()
+    rig.round(3)
+    assert all(window.graphics_ratio is None for window in rig.windows(0))
 
 
 def test_samples_from_before_the_start_do_not_count_but_teach_the_spacing(rig: Rig) -> None:
@@ -190,20 +226,20 @@ def test_an_overrun_ring_gives_what_it_still_holds(rig: Rig) -> None:
     rig.start()
     rig.round(2)
     rig.pass_time(9.0)
-    rig.round()
+    rig.round(2)
     power = [at for at, _ in rig.samples(0, Signal.POWER)]
     gaps = [later - earlier for earlier, later in itertools.pairwise(power)]
     assert max(gaps) == pytest.approx(10.0 - 118 * 0.02, abs=1e-5)
     utilization = [at for at, _ in rig.samples(0, Signal.UTILIZATION)]
-    assert len(utilization) == 12 * 5
+    assert len(utilization) == 13 * 5
 
 
 def test_invalid_samples_are_dropped_and_counted(rig: Rig) -> None:
     rig.fake.control.gpu[0].corrupt_every = 10
     rig.start()
-    rig.round(5)
+    rig.round(6)
     values = [value for _, value in rig.samples(0, Signal.UTILIZATION)]
-    assert len(values) in {22, 23}
+    assert len(values) == 27
     assert max(values) <= 1.0
     assert max(value for _, value in rig.samples(0, Signal.POWER)) <= 600.0
     assert rig.rounds.tally.copy().errors["nvmlDeviceGetSamples", "INVALID_SAMPLE"] > 0
@@ -364,7 +400,7 @@ def test_every_call_is_counted_with_its_time(rig: Rig) -> None:
     rig.start()
     rig.round(3)
     health = rig.rounds.tally.copy()
-    assert health.call_counts["nvmlDeviceGetSamples"] == 3 * 8 * 2
+    assert health.call_counts["nvmlDeviceGetSamples"] == 3 * 8 + 2 * 8
     assert health.call_counts["nvmlInitWithFlags"] == 1
     assert health.call_seconds.keys() == health.call_counts.keys()
     assert health.samples[Signal.UTILIZATION] == sum(

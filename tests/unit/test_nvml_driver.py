@@ -164,7 +164,7 @@ def test_gpm_activities_are_shares_of_the_window(fake: FakeNvml, driver: GpuDriv
     driver.gpm_sample(0, earlier)
     fake.control.virtual_now_us += 500_000
     driver.gpm_sample(0, later)
-    assert driver.gpm_metrics(0, earlier, later) == GpmMetrics(0.9, 0.12, 0.6, None, 0.99)
+    assert driver.gpm_metrics(0, earlier, later) == GpmMetrics(0.9, 0.12, 0.6, None)
     fake.control.gpm_nan = 1
     assert driver.gpm_metrics(0, earlier, later) == GpmMetrics()
     driver.gpm_free(earlier)

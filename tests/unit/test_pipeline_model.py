@@ -90,6 +90,12 @@ def ring(index: int, first: int, share: float, count: int = 5) -> RingSamples:
     return RingSamples(index, Signal.UTILIZATION, 0.2, samples)
 
 
+def power(index: int, first: int, watts: float) -> RingSamples:
+    """The power samples of the epoch second `first`."""
+    samples = tuple((first + 0.02 * (i + 1), watts) for i in range(50))
+    return RingSamples(index, Signal.POWER, 0.02, samples)
+
+
 class TestStagesFromTheLog:
     def test_a_decode_line_sets_the_gauges_of_its_stage_alone(self) -> None:
         snapshot = fold(facts(pp_size=2), decode(pp=1, running=7)).snapshot(T + 1)
@@ -295,6 +301,30 @@ class TestGpus:
             GpuGauges(0, T + 9, temperature_celsius=60.0),
         )
         assert gpu(model.snapshot(T + 9)).energy_joules == 1e6
+
+    def test_power_samples_carry_the_energy_counter_on_from_reading_to_reading(self) -> None:
+        model = fold(GpuIdentity(0, "GPU-a"), power(0, int(T), 300.0))
+        model.fold(GpuGauges(0, T + 1, energy_joules=1e6))
+        model.fold(power(0, int(T) + 1, 300.0))
+        model.fold(GpuGauges(0, T + 2, energy_joules=1e6))  # the same reading, repeated
+        assert gpu(model.snapshot(T + 2)).energy_joules == pytest.approx(1e6 + 300.0)
+        model.fold(power(0, int(T) + 2, 300.0))
+        model.fold(GpuGauges(0, T + 3, energy_joules=1e6 + 610.0))
+        assert gpu(model.snapshot(T + 3)).energy_joules == pytest.approx(1e6 + 610.0)
+
+    def test_energy_never_falls_back_to_a_lower_reading(self) -> None:
+        model = fold(GpuIdentity(0, "GPU-a"), GpuGauges(0, T, energy_joules=1e6))
+        model.fold(power(0, int(T), 300.0))
+        model.fold(GpuGauges(0, T + 1, energy_joules=1e6 + 290.0))
+        assert gpu(model.snapshot(T + 1)).energy_joules == pytest.approx(1e6 + 300.0)
+        model.fold(power(0, int(T) + 1, 300.0))
+        assert gpu(model.snapshot(T + 2)).energy_joules == pytest.approx(1e6 + 590.0)
+
+    def test_energy_begins_anew_with_the_drivers_counter(self) -> None:
+        model = fold(GpuIdentity(0, "GPU-a"), GpuGauges(0, T, energy_joules=1e6))
+        model.fold(power(0, int(T), 300.0))
+        model.fold(GpuGauges(0, T + 1, energy_joules=50.0))
+        assert gpu(model.snapshot(T + 1)).energy_joules == pytest.approx(50.0)
 
     def test_activity_is_integrated_from_gpm_windows(self) -> None:
         model = fold(

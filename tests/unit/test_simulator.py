@@ -335,7 +335,6 @@ def test_gpm_between_two_samples_is_the_true_activity() -> None:
     metrics = driver.gpm_metrics(6, earlier, later)
     truth = simulation.truth(STARTED_AT + 1.9, STARTED_AT + 11.9).stages[6]
     assert metrics.dram_ratio == pytest.approx(0.57 * truth.working, rel=0.02)
-    assert metrics.graphics_ratio == pytest.approx(truth.working + truth.waiting, rel=0.02)
 
 
 def test_gpm_knows_nothing_between_two_reads_of_the_same_grid_point() -> None:

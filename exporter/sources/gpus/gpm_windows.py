@@ -108,5 +108,4 @@ class GpmWindows:
             occupancy_ratio=metrics.occupancy_ratio,
             dram_ratio=metrics.dram_ratio,
             tensor_ratio=metrics.tensor_ratio,
-            graphics_ratio=metrics.graphics_ratio,
         )

@@ -6,16 +6,15 @@ from __future__ import annotations
 class Due:
     """Says once a period that it is time; the first time at once."""
 
-    def __init__(self, period_seconds: float) -> None:
-        self._period_seconds = period_seconds
-        self._next_at = float("-inf")
+    def __init__(self) -> None:
+        self._last_at = float("-inf")
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self, now: float, period_seconds: float) -> bool:
         """Whether the period has passed since it last was; late rounds are not made up for."""
         # Rounds tick about, not exactly, once a second: half a tick early is on time.
-        if now < self._next_at - 0.5:
+        if now < self._last_at + period_seconds - 0.5:
             return False
-        self._next_at = now + self._period_seconds
+        self._last_at = now
         return True
 
 

@@ -1,5 +1,8 @@
 """All GPUs, once a second: rings first, since only they forget; a GPU in trouble costs itself only.
 
+The driver takes its time for each call, whatever is new: what keeps for longer than two rounds is
+asked of half of the GPUs in one round, of the others in the next.
+
 Goes in: a driver and clocks. Comes out: the records of one round. Knows no thread and no loop.
 """
 
@@ -22,6 +25,7 @@ from exporter.sources.gpus.pacing import BackOff, Due
 from exporter.sources.gpus.processes import read_parent, read_title
 from exporter.sources.gpus.watch import GpuLostError, GpuWatch
 
+_PROCESSES_SECONDS = 5.0
 _RESTART_AFTER_SECONDS = 60.0
 _REMEDIES = {
     "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 was not found; install the NVIDIA driver, or in a "
@@ -76,7 +80,8 @@ class GpuRounds:
         self._monotonic = monotonic
         self._xids = xids or NobodyWaits()
         self._watches: list[GpuWatch] = []
-        self._processes_due = Due(5.0)
+        self._processes_due = Due()
+        self._number = 0
         self._restart_back_off = BackOff(60.0, 600.0)
 
     @property
@@ -176,7 +181,9 @@ class GpuRounds:
     # --- rounds --------------------------------------------------------------------------------
 
     def take(self) -> list[Record]:
-        """Asks every GPU once: power rings (2.4 s on an H200) before those that keep longer.
+        """Asks every GPU once: power rings, which hold 2.4 s on an H200, before all else.
+
+        Utilization rings (14 s) take their turn with the gauges.
 
         Raises:
             SourceUnavailableError: All GPUs are gone and the library does not start again.
@@ -184,10 +191,11 @@ class GpuRounds:
         """
         records = self._bring_back()
         self._each(records, lambda watch: watch.drain(Signal.POWER))
-        self._each(records, lambda watch: watch.drain(Signal.UTILIZATION))
-        self._each(records, GpuWatch.read_gauges)
+        self._number += 1
+        self._each_second(records, lambda watch: watch.drain(Signal.UTILIZATION), self._number)
+        self._each_second(records, GpuWatch.read_gauges, self._number + 1)
         self._each(records, GpuWatch.take_gpm_window)
-        if self._processes_due.is_due(self._monotonic()):
+        if self._processes_due.is_due(self._monotonic(), _PROCESSES_SECONDS):
             self._list_processes(records)
         self._each(records, GpuWatch.end_round)
         return records
@@ -202,6 +210,16 @@ class GpuRounds:
             except GpuLostError as lost:
                 record = watch.go_down(lost.code)
             _append(records, record)
+
+    def _each_second(
+        self, records: list[Record], step: Callable[[GpuWatch], Record | None], number: int
+    ) -> None:
+        """Does one step for every second GPU, the others having their turn with the next number."""
+
+        def turn(watch: GpuWatch) -> Record | None:
+            return step(watch) if watch.is_new or (watch.gpu + number) % 2 == 0 else None
+
+        self._each(records, turn)
 
     def _list_processes(self, records: list[Record]) -> None:
         gpus: list[int] = []

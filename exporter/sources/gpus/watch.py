@@ -27,6 +27,11 @@ T = TypeVar("T")
 INVALID_SAMPLE = "INVALID_SAMPLE"
 """Code under which dropped ring entries are counted: no code of NVML's."""
 
+PCIE_SECONDS = 10.0
+ENERGY_SECONDS = 60.0
+"""How often the driver's energy counter, the dearest of all calls (4.5 ms), is read where a power ring
+carries it on; else as often as PCIe bytes."""
+
 _MUTE_ROUNDS = 3
 _PROVEN_SECONDS = 60.0
 
@@ -47,6 +52,7 @@ class GpuWatch:
         index: Its NVML index now; `None` while the library does not list it.
         uuid: `None` until it answered for the first time.
         up: Whether it answers.
+        is_new: Whether it has not been asked since it came up.
         down_at: Since when it does not (monotonic).
     """
 
@@ -63,6 +69,7 @@ class GpuWatch:
         self.index: int | None = gpu
         self.uuid: str | None = None
         self.up = False
+        self.is_new = True
         self.down_at = monotonic()
         self.back_off = BackOff(1.0, 30.0)
         self._up_at = self.down_at
@@ -74,7 +81,7 @@ class GpuWatch:
         self._cursors = {signal: RingCursor(gpu, signal, wall()) for signal in _RING_SIGNALS}
         self._gpm = GpmWindows(driver, tally, wall=wall, monotonic=monotonic)
         self._unsupported: set[tuple[str, object]] = set()
-        self._pcie_due, self._energy_due = Due(5.0), Due(10.0)
+        self._pcie_due, self._energy_due = Due(), Due()
         self._pcie: tuple[int | None, int | None] | None = None
         self._energy: float | None = None
         self._answers = self._mute_rounds = 0
@@ -98,14 +105,15 @@ class GpuWatch:
         return samples
 
     def read_gauges(self) -> GpuGauges:
-        """Momentary readings; energy every 10 s and PCIe bytes every 5 s are repeated between.
+        """Momentary readings; PCIe bytes and energy are read rarely and repeated between.
 
         The polled gauges of utilization and power are read only where there is no ring.
         """
         ask, driver, now = self.ask, self._driver, self._monotonic()
-        if self._pcie_due.is_due(now):
+        has_ring = not self._has_no_ring(Signal.POWER)
+        if self._pcie_due.is_due(now, PCIE_SECONDS):
             self._pcie = ask(driver.pcie_bytes)
-        if self._energy_due.is_due(now):
+        if self._energy_due.is_due(now, ENERGY_SECONDS if has_ring else PCIE_SECONDS):
             self._energy = ask(driver.energy_joules)
         used, total = ask(driver.memory_bytes) or (None, None)
         sent, received = self._pcie or (None, None)
@@ -115,7 +123,7 @@ class GpuWatch:
             polled_utilization_ratio=(
                 ask(driver.utilization) if self._has_no_ring(Signal.UTILIZATION) else None
             ),
-            power_watts=ask(driver.power_watts) if self._has_no_ring(Signal.POWER) else None,
+            power_watts=None if has_ring else ask(driver.power_watts),
             power_limit_watts=ask(driver.power_limit_watts),
             energy_joules=self._energy,
             memory_used_bytes=used,
@@ -133,6 +141,7 @@ class GpuWatch:
 
     def end_round(self) -> None:
         """Judges the round: three in a row with failures and no answer mean the GPU is gone."""
+        self.is_new = False
         failure, answers = self._failure, self._answers
         self._failure, self._answers = None, 0
         self._mute_rounds = self._mute_rounds + 1 if failure and not answers else 0
@@ -220,8 +229,9 @@ class GpuWatch:
             self._lost_call(identity.gpu)
         self._lost_call = None
         self.up = True
+        self.is_new = True
         self._up_at = self._monotonic()
-        self._pcie_due, self._energy_due = Due(5.0), Due(10.0)
+        self._pcie_due, self._energy_due = Due(), Due()
         return (
             replace(identity, gpu=self.gpu),
             GpuState(self.gpu, self._wall(), up=True),
