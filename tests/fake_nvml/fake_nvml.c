@@ -26,21 +26,21 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
 #define LAYOUT 0x4e564d4cu /* changes with struct control */
 
 /* Name, and the microseconds of processor time it burns with measured costs (0: next to none, or told
- * below, by what is asked): what bench/driver_call_costs.py measured on H200s, less the 40 us that any
- * call took its caller there after a pause, cached or not. Those an exporter pays here, too. */
+ * below, by what is asked): what bench/driver_call_costs.py measured on an H200 at work, less the 40 us
+ * that any call took its caller there after a pause, cached or not. Those an exporter pays here, too. */
 #define FUNCTIONS(F)                                                                            \
     F(nvmlInitWithFlags, 0) F(nvmlShutdown, 0) F(nvmlDeviceGetCount_v2, 1)                      \
     F(nvmlDeviceGetHandleByIndex_v2, 1) F(nvmlDeviceGetUUID, 1) F(nvmlDeviceGetName, 1)         \
     F(nvmlDeviceGetPciInfo_v3, 1) F(nvmlDeviceGetNumGpuCores, 1)                                \
-    F(nvmlDeviceGetCudaComputeCapability, 1) F(nvmlDeviceGetEnforcedPowerLimit, 2)              \
+    F(nvmlDeviceGetCudaComputeCapability, 1) F(nvmlDeviceGetEnforcedPowerLimit, 9)              \
     F(nvmlDeviceGetPersistenceMode, 2) F(nvmlDeviceGetSamples, 0)                               \
-    F(nvmlDeviceGetUtilizationRates, 24) F(nvmlDeviceGetPowerUsage, 5)                          \
-    F(nvmlDeviceGetTotalEnergyConsumption, 4360) F(nvmlDeviceGetMemoryInfo_v2, 81)              \
-    F(nvmlDeviceGetTemperature, 2) F(nvmlDeviceGetClockInfo, 2)                                 \
-    F(nvmlDeviceGetCurrentClocksEventReasons, 51) F(nvmlDeviceGetFieldValues, 0)                \
-    F(nvmlDeviceGetComputeRunningProcesses_v3, 34) F(nvmlDeviceGetPcieThroughput, 856)          \
-    F(nvmlGpmQueryDeviceSupport, 1) F(nvmlGpmSampleAlloc, 1) F(nvmlGpmSampleGet, 240)           \
-    F(nvmlGpmMetricsGet, 2) F(nvmlGpmSampleFree, 1) F(nvmlEventSetCreate, 1)                    \
+    F(nvmlDeviceGetUtilizationRates, 12) F(nvmlDeviceGetPowerUsage, 6)                          \
+    F(nvmlDeviceGetTotalEnergyConsumption, 3431) F(nvmlDeviceGetMemoryInfo_v2, 72)              \
+    F(nvmlDeviceGetTemperature, 38) F(nvmlDeviceGetClockInfo, 4)                                \
+    F(nvmlDeviceGetCurrentClocksEventReasons, 87) F(nvmlDeviceGetFieldValues, 0)                \
+    F(nvmlDeviceGetComputeRunningProcesses_v3, 237) F(nvmlDeviceGetPcieThroughput, 527)         \
+    F(nvmlGpmQueryDeviceSupport, 1) F(nvmlGpmSampleAlloc, 1) F(nvmlGpmSampleGet, 244)           \
+    F(nvmlGpmMetricsGet, 83) F(nvmlGpmSampleFree, 1) F(nvmlEventSetCreate, 1)                   \
     F(nvmlDeviceRegisterEvents, 1) F(nvmlEventSetWait_v2, 0) F(nvmlEventSetFree, 1)
 
 #define AS_ENUM(name, cost) F_##name,
@@ -314,7 +314,7 @@ int nvmlDeviceGetClockInfo(struct device *device, unsigned clock, unsigned *mega
     return SUCCESS;
 }
 
-/* Measured to take 20.98 ms, of which it works .9 and waits the rest. */
+/* Measured to take 20.65 ms, of which it works .6 and waits the rest. */
 int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, unsigned *value) {
     ENTER_DEVICE(nvmlDeviceGetPcieThroughput);
     if (control->measured_costs) nap_ms(20);
@@ -349,7 +349,7 @@ int nvmlDeviceGetFieldValues(struct device *device, int count, struct field_valu
         default: fields[i].code = NOT_SUPPORTED;
         }
     }
-    spend_us(pcie ? 325 + 214 * pcie : 76 + 3 * count / 2);
+    spend_us(pcie ? 208 + 130 * pcie : 44 + 3 * count / 2);
     return SUCCESS;
 }
 
@@ -389,19 +389,19 @@ int nvmlSystemGetCudaDriverVersion(int *version) {
 
 int nvmlDeviceGetPowerManagementLimit(struct device *device, unsigned *milliwatts) {
     *milliwatts = (unsigned)(STATE->limit_watts * 1000);
-    return enter_peer(300);
+    return enter_peer(242);
 }
 
 struct temperature { unsigned version, sensor; int celsius; };
 
 int nvmlDeviceGetTemperatureV(struct device *device, struct temperature *temperature) {
     temperature->celsius = 40 + device->gpu;
-    return enter_peer(30);
+    return enter_peer(21);
 }
 
 int nvmlDeviceGetFanSpeed(struct device *device, unsigned *percent) {
     (void)device, (void)percent;
-    int code = enter_peer(471);
+    int code = enter_peer(265);
     return code ? code : NOT_SUPPORTED; /* a server's card has none, and says so dearly */
 }
 
@@ -409,7 +409,7 @@ int nvmlDeviceGetFanSpeed(struct device *device, unsigned *percent) {
     int function(struct device *device, unsigned *percent, unsigned *period_us) { \
         (void)device;                                                             \
         *percent = 0, *period_us = 167000;                                        \
-        return enter_peer(9);                                                    \
+        return enter_peer(2);                                                     \
     }
 CODEC(nvmlDeviceGetEncoderUtilization)
 CODEC(nvmlDeviceGetDecoderUtilization)
@@ -419,7 +419,7 @@ int nvmlDeviceGetGraphicsRunningProcesses_v3(struct device *device, unsigned *co
                                              struct process *processes) {
     (void)device, (void)processes;
     *count = 0;
-    return enter_peer(86);
+    return enter_peer(32);
 }
 
 struct process_sample { unsigned pid; uint64_t at; unsigned sm, memory, encoder, decoder; };
@@ -432,7 +432,7 @@ int nvmlDeviceGetProcessUtilization(struct device *device, struct process_sample
     for (int i = 0; i < MAX_PROCESSES; i++)
         if (STATE->pids[i])
             samples[(*count)++] = (struct process_sample){(unsigned)STATE->pids[i], (uint64_t)now_us(), 50, 25, 0, 0};
-    return enter_peer(1780);
+    return enter_peer(1512);
 }
 
 /* --- rings ---------------------------------------------------------------------------------- */
@@ -444,7 +444,7 @@ int nvmlDeviceGetSamples(struct device *device, unsigned type, uint64_t last_see
                          unsigned *value_type, unsigned *count, struct sample *samples) {
     ENTER_DEVICE(nvmlDeviceGetSamples);
     if (!STATE->rings_supported || type > 1) return NOT_SUPPORTED;
-    spend_us(!samples ? 13 : type ? 2830 : 658); /* however few entries are new */
+    spend_us(!samples ? 13 : type ? 1570 : 410); /* however few entries are new */
     int64_t step = type ? control->utilization_us : control->power_us;
     int64_t kept = type ? control->utilization_kept : control->power_kept;
     if (!samples) { *count = (unsigned)kept + 1; return SUCCESS; }
@@ -511,7 +511,7 @@ int nvmlGpmMetricsGet(struct gpm_request *request) {
         struct gpm_metric *metric = &request->metrics[i];
         const double levels[] = {[1] = state->graphics, [2] = state->sm, [3] = state->occupancy,
                                  [5] = state->tensor, [10] = state->dram};
-        if (metric->id == 1) spend_us(1850); /* graphics activity; the others cost nothing */
+        if (metric->id == 1) spend_us(953); /* graphics activity; the others cost nothing */
         int known = metric->id < sizeof levels / sizeof *levels && levels[metric->id] > 0;
         metric->code = known ? SUCCESS : NOT_SUPPORTED;
         metric->value = control->gpm_nan ? (double)NAN : known ? busy * levels[metric->id] : 0;

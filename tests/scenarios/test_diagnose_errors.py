@@ -26,7 +26,7 @@ NOBODY = 65534
 KEY = "sk-hidden-4711"
 AS_NOBODY = f"""
 import concurrent.futures.thread, os, sys
-import exporter.cli, systemd.journal
+import exporter.check_command, exporter.cli, systemd.journal
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 sys.exit(exporter.cli.main(sys.argv[1:]))
 """
