@@ -32,6 +32,9 @@ MAX_ENTRIES_A_TURN = 500
 MAX_SECONDS_A_TURN = 0.02
 ENTRIES_A_LOOK = 20
 """The clock is looked at after so many: half a millisecond of batch lines."""
+GATHER_SECONDS = 0.1
+"""A journal that had something new is not looked into before: waking up for each line of a busy
+server costs more than reading it."""
 WAKE_UP_SECONDS = 1.0
 """The journal is looked into this often even when inotify says nothing."""
 RETRY_SECONDS = (0.1, 0.5, 1.0, 5.0, 15.0)
@@ -166,10 +169,14 @@ class JournalSource:
         finally:
             reader.close()
 
+    def _is_empty(self) -> bool:
+        """Whether no entry of the server was met yet, as far as is known."""
+        read_to = self._tail.read_to
+        return read_to is None or read_to.cursor is None
+
     def _hint_if_empty(self) -> None:
         """Most often the name is wrong; a server that never ran yet is no error, though."""
-        read_to = self._tail.read_to
-        if read_to is None or read_to.cursor or self.health.lines or self.health.gaps:
+        if not self._is_empty() or self.health.lines or self.health.gaps:
             return
         where = {
             MatchField.UNIT: f"systemctl list-units '{self._match.value.split('.')[0]}*'",
@@ -184,16 +191,22 @@ class JournalSource:
         if self._must_reopen:
             await asyncio.sleep(0)
             await self._reopen()
-        self._watch()
         self._wake.clear()
         await self._tail.refresh()
-        if self._drain(emit):
+        read, has_more = self._drain(emit)
+        if has_more:
             await asyncio.sleep(0)
+        elif self._reopening.is_due(is_empty=self._is_empty()):
+            self._must_reopen = True
+        elif read:
+            self._unwatch()
+            await asyncio.sleep(GATHER_SECONDS)
         else:
+            self._watch()
             await self._wait()
 
-    def _drain(self, emit: Emit) -> bool:
-        """Reads for a bounded time; returns whether there is more to read."""
+    def _drain(self, emit: Emit) -> tuple[int, bool]:
+        """Reads for a bounded time; returns how many entries, and whether there is more to read."""
         stop_at = self._monotonic() + MAX_SECONDS_A_TURN
         has_entry, count = self._tail.next_entry(), 0
         # Bound once: every entry pays for each step to them.
@@ -206,7 +219,7 @@ class JournalSource:
                 if count % ENTRIES_A_LOOK == 0 and self._is_turn_over(count, stop_at):
                     break
                 has_entry = next_entry()
-            return has_entry
+            return count, has_entry
         finally:
             if count:
                 self._note_progress(count)
@@ -246,14 +259,9 @@ class JournalSource:
         self.health.lag_seconds = max(0.0, age_seconds)
 
     async def _wait(self) -> None:
-        """Until the journal changes, at most a second, or until it is time to open it anew."""
-        read_to = self._tail.read_to
-        is_empty = read_to is None or read_to.cursor is None
-        if is_empty:
+        """Until the journal changes, at most a second."""
+        if self._is_empty():
             self._hint_if_empty()
-        if self._reopening.is_due(is_empty=is_empty):
-            self._must_reopen = True
-            return
         reader, timeout = self._tail.reader, WAKE_UP_SECONDS
         if not reader.reliable_fd():
             timeout = min(timeout, max(0, reader.get_timeout_ms()) / 1000)
