@@ -100,17 +100,18 @@ class PipelineModel:
             server.unverified_lines += 1
         if stage.speaks(batch.tp_rank, batch.logged_at):
             server.note_settings(batch)
-            if batch.forward_occupancy_ratio is not None and not self._gpus:
+            if not self._gpus:
                 server.fold_forward_occupancy(batch, since=stage.last_batch_at)
             stage.fold(batch)
             server.pipelines.fold_batch(batch)
-            if server.stage_map is not None:
-                self._note_turn(server, batch)
+            self._note_turn(server, batch)
 
     def _note_turn(self, server: ServerState, batch: Batch) -> None:
         """Tells the GPUs of the line's stage how often a pass begins there."""
+        if server.stage_map is None:
+            return
         seconds = server.pipelines.turn_seconds(batch)
-        if seconds is None or server.stage_map is None:
+        if seconds is None:
             return
         for place in server.stage_map.stages:
             if (place.dp_rank, place.pp_rank) == (batch.dp_rank, batch.pp_rank):

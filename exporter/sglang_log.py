@@ -206,10 +206,10 @@ def _parse_batch(message: str, prefix: re.Match[str], text: str) -> BatchLine | 
     parts = take_apart(text)
     if parts is None:
         return Refusal.MALFORMED
-    _learn(message, prefix, parts)
+    if plausible := is_plausible(parts):
+        _learn(message, prefix, parts)
     stamped = prefix["bracket"] is not None
-    ranks = prefix["ranks"] or ""
-    return BatchLine(parts.mode, ranks, stamped, is_plausible(parts), figures_of(parts))
+    return BatchLine(parts.mode, prefix["ranks"] or "", stamped, plausible, figures_of(parts))
 
 
 def _parse_rest(ranks: str, stamped: bool, text: str) -> ParsedLine:

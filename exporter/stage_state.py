@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from statistics import median_low
+from typing import Any
 
 from exporter.metric_catalog import BATCH_SIZE_BUCKETS
 from exporter.records import Batch, Mode
@@ -19,6 +20,18 @@ LOWER_RANK_SILENT_SECONDS = 60.0
 long: some SGLang versions print the same line on all of them."""
 
 _GAPS_KEPT = 32
+_GAUGES = tuple(
+    (key, Batch._fields.index(field))
+    for key, field in (
+        ("running", "running_reqs"),
+        ("queued", "queued_reqs"),
+        ("throughput", "gen_throughput_tokens_per_second"),
+        ("occupancy", "forward_occupancy_ratio"),
+        ("idle_occupancy", "forward_idle_occupancy_ratio"),
+        ("accept", "accept_length"),
+    )
+)
+"""What a gauge is called here, and its place in a batch."""
 _DECODE = Mode.DECODE  # a member's name is looked up slowly in Python 3.11, seven times a line
 
 
@@ -89,18 +102,10 @@ class StageState:
         at, gauges = batch.logged_at, self._gauges
         if size is not None:
             gauges[batch.mode] = (size, at)
-        if batch.running_reqs is not None:
-            gauges["running"] = (batch.running_reqs, at)
-        if batch.queued_reqs is not None:
-            gauges["queued"] = (batch.queued_reqs, at)
-        if batch.gen_throughput_tokens_per_second is not None:
-            gauges["throughput"] = (batch.gen_throughput_tokens_per_second, at)
-        if batch.accept_length is not None:
-            gauges["accept"] = (batch.accept_length, at)
-        if batch.forward_occupancy_ratio is not None:
-            gauges["occupancy"] = (batch.forward_occupancy_ratio, at)
-        if batch.forward_idle_occupancy_ratio is not None:
-            gauges["idle_occupancy"] = (batch.forward_idle_occupancy_ratio, at)
+        values: tuple[Any, ...] = batch
+        for key, place in _GAUGES:
+            if (value := values[place]) is not None:
+                gauges[key] = (value, at)
         for pool, ratio in batch.token_usage_ratios.items():
             gauges["pool:" + pool] = (ratio, at)
 

@@ -161,9 +161,9 @@ class WebServer:
         if path is None:
             return None
         # Most have none, and need neither bcrypt nor YAML for it.
-        from exporter.web_config.file import WebConfigFile  # noqa: PLC0415
-        from exporter.web_config.guard import Guard  # noqa: PLC0415
-        from exporter.web_config.tls import CurrentContext  # noqa: PLC0415
+        from exporter.web_config.file import WebConfigFile  # noqa: PLC0415  # see above
+        from exporter.web_config.guard import Guard  # noqa: PLC0415  # see above
+        from exporter.web_config.tls import CurrentContext  # noqa: PLC0415  # see above
 
         self.web_config = file = WebConfigFile(path)
         Guard(file).stand(self._runner.app)

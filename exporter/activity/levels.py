@@ -121,9 +121,7 @@ class LevelLearner:
         watts = tuple(
             piece.watts
             for piece in slice_.pieces
-            if LONGEST_SAMPLE_SECONDS
-            >= piece.sample_seconds
-            < 2 * (piece.ended_at - piece.started_at)
+            if LONGEST_SAMPLE_SECONDS >= piece.sample_seconds < 2 * piece.seconds
         )
         if not watts:
             return

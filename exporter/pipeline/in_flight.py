@@ -85,13 +85,8 @@ class InFlight:
                 self._probes.append(at)
             self._last_probe = self._probes[-1]
         else:
-            if self._last_probe is not None:
-                self._adopt_probe(batch)
-            newest = self._chains[-1] if self._chains else None
-            if newest is not None and newest[0] <= at <= newest[1] + BRIDGED_SECONDS:
-                newest[1] = max(newest[1], at)  # what `_add` would do, for most lines
-            else:
-                self._add(at, at)
+            self._adopt_probe(batch)
+            self._add(at, at)
         if batch.queued_reqs is not None and at >= self._line_at:
             self._line_at = at
             self._fold_queue(batch.queued_reqs, at, batch.pid)
@@ -155,6 +150,9 @@ class InFlight:
     def _add(self, start: float, end: float) -> None:
         """Joins evidence to the chains it is close enough to."""
         chains = self._chains
+        if chains and chains[-1][0] <= start <= chains[-1][1] + BRIDGED_SECONDS:
+            chains[-1][1] = max(chains[-1][1], end)  # by far the most: the newest goes on
+            return
         first = last = bisect_left(chains, start - BRIDGED_SECONDS, key=lambda chain: chain[1])
         while last < len(chains) and chains[last][0] <= end + BRIDGED_SECONDS:
             start, end = min(start, chains[last][0]), max(end, chains[last][1])

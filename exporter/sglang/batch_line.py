@@ -270,7 +270,8 @@ def is_plain(parts: BatchParts) -> bool:
     """Whether a layout can be learned from a line: known fields in today's forms alone.
 
     A field nobody knows may change its name with each line; learning each would cost 30 times as
-    much as reading it slowly. Nor is a figure learned that no server can print.
+    much as reading it slowly. Nor must one be learned that is not plausible.
     """
-    known = all(key in FIELDS and MATCHERS[key].fullmatch(raw) for key, raw in parts.fields)
-    return known and parts.mixed_running is None and is_plausible(parts)
+    return parts.mixed_running is None and all(
+        key in FIELDS and MATCHERS[key].fullmatch(raw) for key, raw in parts.fields
+    )
