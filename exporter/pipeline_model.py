@@ -108,10 +108,8 @@ class PipelineModel:
 
     def _note_turn(self, server: ServerState, batch: Batch) -> None:
         """Tells the GPUs of the line's stage how often a pass begins there."""
-        if server.stage_map is None:
-            return
-        seconds = server.pipelines.turn_seconds(batch)
-        if seconds is None:
+        seconds = server.pipelines.turn_seconds(batch) if server.stage_map else None
+        if seconds is None or server.stage_map is None:
             return
         for place in server.stage_map.stages:
             if (place.dp_rank, place.pp_rank) == (batch.dp_rank, batch.pp_rank):
